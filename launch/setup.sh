@@ -1,0 +1,12 @@
+# Sourced by the other scripts: a virtual environment .venv that holds what requirements.txt asks for.
+# usage: . launch/setup.sh [EXTRA]
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [ ! -x .venv/bin/python ]; then
+  "${PYTHON:-python3}" -m venv .venv
+fi
+wanted="$(cat requirements.txt pyproject.toml | cksum) ${1:-}"
+if [ "$(cat .venv/installed 2>/dev/null)" != "$wanted" ]; then
+  echo "Installing into .venv (about a minute) …"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${1:+[$1]}"
+  echo "$wanted" > .venv/installed
+fi

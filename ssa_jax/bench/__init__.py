@@ -1,0 +1,1 @@
+"""Speed and memory against named rivals: ratios of medians, measured interleaved in one run."""

@@ -1,0 +1,104 @@
+"""What many replicas in one program cost, and what a spline costs in a step.
+
+    python -m ssa_jax.bench.replicas
+
+Prints ratios of medians measured interleaved: a search step with M = 8 replicas (vmap, map; one step or many in a
+dispatch) over a Python loop of 8 single jitted steps; and the demo Transformer's step with a frozen and a learning
+spline over its step with GELU.
+"""
+
+import functools as ft
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import rich
+import rich.table
+
+from configs import modular_addition, parity
+from ssa_jax import functions
+from ssa_jax.bench.timing import interleave, ratios
+from ssa_jax.experiments import build
+from ssa_jax.experiments.build import Config, Functions
+from ssa_jax.training.mesh import make_mesh
+from ssa_jax.training.state import Replicas
+from ssa_jax.training.step import Plan, init_state, make_step
+
+STEPS = 25  # a dispatch
+
+
+def _runner(model: Any, task: Any, plan: Plan, replicas: Replicas, mapping: str, steps: int) -> Any:
+    """A call that trains `steps` steps on from where it stands, in one dispatch."""
+    mesh = make_mesh(len(replicas.seed), devices=jax.devices()[:1])
+    state = init_state(model, task, plan, replicas, mesh, mapping, None)
+    step = make_step(model, task, plan, mesh, mapping)
+
+    @ft.partial(jax.jit, donate_argnums=0)
+    def dispatch(state: Any, replicas: Replicas) -> Any:
+        return jax.lax.scan(lambda s, _: (step(s, replicas)[0], None), state, length=steps)[0]
+
+    held = [state]
+
+    def call() -> Any:
+        held[0] = dispatch(held[0], replicas)
+        return held[0].step
+
+    return call
+
+
+def replica_ratios(config: Config) -> dict[str, float]:
+    """Time of a stage-1 step with M = 8 replicas over a Python loop of 8 single steps."""
+    task, parts = build.task_of(config), build.functions_of(config)
+    model, plan, replicas = build.model_of(config, task, parts), build.search_plan(config, 0), build.search_replicas(config, 0)
+    one = lambda r: jax.tree.map(lambda x: x[r : r + 1], replicas)  # noqa: E731
+    singles = [_runner(model, task, plan, one(r), "vmap", 1) for r in range(len(replicas.seed))]
+
+    def loop() -> Any:
+        for _ in range(STEPS):
+            done = [single() for single in singles]
+        return done
+
+    def repeated(call: Any) -> Any:
+        return lambda: [call() for _ in range(STEPS)][-1]
+
+    rivals = {"loop of single steps": loop}
+    for mapping in ("vmap", "map"):
+        rivals[f"{mapping}, one step a dispatch"] = repeated(_runner(model, task, plan, replicas, mapping, 1))
+        rivals[f"{mapping}, {STEPS} steps a dispatch"] = _runner(model, task, plan, replicas, mapping, STEPS)
+    return ratios(interleave(rivals), "loop of single steps")
+
+
+def spline_ratios(config: Config) -> dict[str, float]:
+    """Time of the demo Transformer's step with a spline over its step with GELU, one replica."""
+    task, parts = build.task_of(config), build.functions_of(config)
+    replicas = jax.tree.map(lambda x: x[:1], build.search_replicas(config, 0))
+    frozen = build.judge_plan(config, False)
+    with config.unlocked():
+        joint = config.copy_and_resolve_references()
+        joint.stage1.mode = "joint"
+    learning = build.search_plan(joint, 0)
+    gelu = build.model_of(config, task, Functions(functions.get("gelu"), functions.get("identity")))
+    spline = build.model_of(config, task, parts)
+    rivals = {
+        "gelu": _runner(gelu, task, frozen, replicas, "map", STEPS),
+        "frozen spline": _runner(spline, task, frozen, replicas, "map", STEPS),
+        "learning spline": _runner(spline, task, learning, replicas, "map", STEPS),
+    }
+    return ratios(interleave(rivals, rounds=31), "gelu")
+
+
+def main() -> None:
+    """Prints both tables for both demo configs."""
+    jnp.zeros(()).block_until_ready()
+    table = rich.table.Table("config", "what", "time, ratio to the first", title=f"{jax.devices()[0].device_kind}")
+    for name, module in (("parity", parity), ("modular_addition", modular_addition)):
+        config = module.get_config()
+        for measured in (replica_ratios(config), spline_ratios(config)):
+            for what, ratio in measured.items():
+                table.add_row(name, what, f"{ratio:.2f}")
+            table.add_section()
+    rich.print(table)
+
+
+if __name__ == "__main__":
+    main()

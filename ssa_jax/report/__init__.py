@@ -1,0 +1,1 @@
+"""What a run leaves behind: the run folder, the progress line, pictures, tables, report.html."""

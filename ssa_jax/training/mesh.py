@@ -1,0 +1,91 @@
+"""Where a step runs: one mesh with axes (replica, data, model), and how a function is applied to every replica."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from ssa_jax.registry import no_such
+
+AXES = ("replica", "data", "model")
+MAPPINGS = ("auto", "vmap", "map")
+
+
+def make_mesh(replicas: int, data: int = 1, model: int = 1, devices: list[jax.Device] | None = None) -> Mesh:
+    """The mesh for `replicas` models: data x model devices a replica group, the rest along `replica`.
+
+    The replica axis is the largest divisor of `replicas` that the devices left over allow. ValueError when
+    data x model does not divide the number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    if len(devices) % (data * model):
+        raise ValueError(f"mesh.data {data} x mesh.model {model} does not divide the {len(devices)} devices.")
+    along = math.gcd(replicas, len(devices) // (data * model))
+    used = devices[: along * data * model]
+    return jax.make_mesh((along, data, model), AXES, axis_types=(AxisType.Auto,) * 3, devices=used)
+
+
+def resolve_mapping(mapping: str) -> str:
+    """'vmap' or 'map'; 'auto' takes map on a CPU, where small matmuls one after another are as fast, vmap elsewhere."""
+    if mapping not in MAPPINGS:
+        raise no_such("replica mapping", mapping, MAPPINGS)
+    if mapping == "auto":
+        return "map" if jax.default_backend() == "cpu" else "vmap"
+    return mapping
+
+
+def locally(f: Callable, mapping: str) -> Callable:
+    """f(shared, *arguments of one replica) over a device's own replicas: all at once (vmap), or one after another
+    (map: the memory of one replica)."""
+
+    def local(shared: Any, *arguments: Any) -> Any:
+        if mapping == "vmap":
+            return jax.vmap(lambda *one: f(shared, *one))(*arguments)
+        return jax.lax.map(lambda one: f(shared, *one), arguments)
+
+    return local
+
+
+def per_device(f: Callable, mesh: Mesh) -> Callable:
+    """f(shared, *arguments of a device's replicas) for arguments whose leading axis R lies over `replica`.
+
+    Devices work without any communication; the axes `data` and `model` stay with the compiler.
+    """
+    if mesh.shape["replica"] == 1:
+        return f
+    along, everywhere = PartitionSpec("replica"), PartitionSpec()
+    axes = {"replica"} if mesh.size > mesh.shape["replica"] else set(AXES)
+
+    def split(shared: Any, *arguments: Any) -> Any:
+        specs = (everywhere, *[along] * len(arguments))
+        sharded = jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=along, axis_names=axes, check_vma=False)
+        return sharded(shared, *arguments)
+
+    return split
+
+
+def over_replicas(f: Callable, mapping: str, mesh: Mesh) -> Callable:
+    """f(shared, *arguments of one replica) for arguments with a leading axis R over `replica`."""
+    return per_device(locally(f, mapping), mesh)
+
+
+def weights_sharding(mesh: Mesh, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+    """R over `replica`; the last axis of matrices over `model` where it divides."""
+    parts = mesh.shape["model"]
+    split = leaf.ndim >= 3 and parts > 1 and leaf.shape[-1] % parts == 0
+    spec = ("replica", *[None] * (leaf.ndim - 2), "model") if split else ("replica",)
+    return NamedSharding(mesh, PartitionSpec(*spec))
+
+
+def shared_sharding(mesh: Mesh) -> NamedSharding:
+    """The same on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def split_batch(batch: Any, mesh: Mesh) -> Any:
+    """A replica's batch over the devices of its `data` axis."""
+    if mesh.shape["data"] == 1:
+        return batch
+    return jax.lax.with_sharding_constraint(batch, NamedSharding(mesh, PartitionSpec("data")))
