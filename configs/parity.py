@@ -1,4 +1,7 @@
-"""Parity of 10 bits: a 1-layer Transformer that GELU cannot teach and a learned spline can."""
+"""Parity of 10 bits: a 1-layer Transformer that GELU cannot teach and a learned spline can.
+
+    python -m ssa_jax.main --config=configs/parity.py --workdir=runs/parity
+"""
 
 import ml_collections
 
@@ -7,10 +10,12 @@ from configs import default
 
 def get_config() -> ml_collections.ConfigDict:
     config = default.get_config()
-    config.task = dict(name="parity", seed=0, bits=10, train_fraction=0.6, validation_fraction=0.1, test_fraction=0.3)
-    config.model = default.transformer(hidden=64, pre_activation_norm=True, norm="rmsnorm")
-    config.functions.mlp = default.spline(init="constant")
+    # settings were found on split 0 and searches 0 to 2; what is reported is on a fresh split and fresh seeds
+    config.task = dict(name="parity", seed=1, bits=10, train_fraction=0.6, validation_fraction=0.1, test_fraction=0.3)
+    config.model = default.transformer(hidden=64, norm="rmsnorm")
+    config.functions.mlp = default.spline(low=-5.0, high=5.0, init="constant")
     config.functions.smoothness = 1e-3
-    config.stage1.update(dict(seeds=(0, 1), replicas=8, steps=800))
-    config.stage2.update(dict(replicas=16, steps=1000))
+    config.stage1.update(dict(seeds=(10, 11), replicas=8, steps=2400, restart_every=800))
+    config.stage2.update(dict(replicas=16, first_seed=200_000, steps=1000, learning_rates=(1e-3, 3e-3, 1e-2)))
+    config.checkpoint_every = 200
     return config

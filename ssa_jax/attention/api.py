@@ -2,16 +2,25 @@
 
 from typing import NamedTuple
 
+import jax
 from jaxtyping import Array, Bool, Float
 
-from ssa_jax.attention import dense
+from ssa_jax.attention import blockwise, dense, linear, rows
 from ssa_jax.attention.inputs import checked, per_member
-from ssa_jax.attention.masks import Pattern, Segments
+from ssa_jax.attention.masks import NOTHING_HIDDEN, Pattern, Segments
 from ssa_jax.registry import no_such
-from ssa_jax.scores import Params, Score
+from ssa_jax.scores import Mixed, Params, Score
 
-_RUN = {"dense": dense.attend}
-BACKENDS = ("auto", *_RUN)
+# for each backend: what runs it, and the families that it can run
+_BACKENDS = {
+    "dense": (dense.attend, ("log-weight", "simplex", "kernel", "product")),
+    "blockwise": (blockwise.attend, ("log-weight",)),
+    "rows": (rows.attend, ("log-weight", "simplex", "product")),
+    "linear": (linear.attend, ("kernel",)),
+}
+BACKENDS = ("auto", *_BACKENDS)
+SHORT = 128 * 128
+"""Logits a head, up to which materialised weights are at least as fast as blocks (measured on a CPU)."""
 
 
 class Choice(NamedTuple):
@@ -21,9 +30,35 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose_backend(score: Score | str, queries: int, keys: int) -> Choice:
-    """What `backend='auto'` runs, and why."""
-    return Choice("dense", "the only backend")
+def choose_backend(
+    score: Score,
+    queries: int,
+    keys: int,
+    pattern: Pattern = NOTHING_HIDDEN,
+    segments: Segments | None = None,
+    mask: Bool[Array, "#B #H #T #S"] | None = None,
+    platform: str | None = None,
+) -> Choice:
+    """What `backend='auto'` runs, and why.
+
+    Args:
+      platform: 'cpu', 'gpu' or 'tpu'; None is where jax runs.
+    """
+    platform = platform or jax.default_backend()
+    if isinstance(score, Mixed):
+        choices = [choose_backend(member, queries, keys, pattern, segments, mask, platform) for member in score.members]
+        parts = (f"{member.name}: {choice.backend}" for member, choice in zip(score.members, choices, strict=True))
+        return Choice("by head", ", ".join(parts))
+    if score.family == "kernel":
+        reason = linear.refusal(pattern, segments, mask)
+        if reason is None:
+            return Choice("linear", "features of queries and keys: running sums in linear time")
+        return Choice("dense", f"running sums cannot take {reason}")
+    if queries * keys <= SHORT:
+        return Choice("dense", f"{queries} x {keys} logits are few enough to materialise")
+    if score.family == "log-weight":
+        return Choice("blockwise", f"log-weight score, {queries} x {keys} logits a head: blocks in linear memory")
+    return Choice("rows", f"{score.family} score needs whole rows, {queries} x {keys} logits a head: some at a time")
 
 
 def attend(
@@ -65,7 +100,13 @@ def attend(
     pattern = Pattern(causal, window)
 
     def run(q, k, v, score, params, mask, bias):
-        chosen = choose_backend(score, q.shape[1], k.shape[1]).backend if backend == "auto" else backend
-        return _RUN[chosen](q, k, v, score, params, pattern, segments, mask, bias)
+        chosen = backend
+        if backend == "auto":
+            chosen = choose_backend(score, q.shape[1], k.shape[1], pattern, segments, mask).backend
+        attend_by, families = _BACKENDS[chosen]
+        if score.family not in families:
+            able = [name for name, (_, families) in _BACKENDS.items() if score.family in families]
+            raise ValueError(f"{chosen!r} cannot run {score.name!r} of family {score.family}. Allowed: {able}.")
+        return attend_by(q, k, v, score, params, pattern, segments, mask, bias)
 
     return per_member(run, 2, q, k, v, score, params, mask, bias)

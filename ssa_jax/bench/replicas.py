@@ -30,7 +30,7 @@ STEPS = 25  # a dispatch
 def _runner(model: Any, task: Any, plan: Plan, replicas: Replicas, mapping: str, steps: int) -> Any:
     """A call that trains `steps` steps on from where it stands, in one dispatch."""
     mesh = make_mesh(len(replicas.seed), devices=jax.devices()[:1])
-    state = init_state(model, task, plan, replicas, mesh, mapping, None)
+    state = init_state(model, task, plan, replicas, mesh, mapping, None)()
     step = make_step(model, task, plan, mesh, mapping)
 
     @ft.partial(jax.jit, donate_argnums=0)

@@ -118,16 +118,16 @@ def changed(config: Config, changes: Mapping[str, Any], where: str) -> Config:
     """The config with the nested `changes` of a variant or target; an unknown field is refused by its name."""
     new = config.copy_and_resolve_references()
     with new.unlocked():
-        _apply(new, changes, where, config)
+        _apply(new, changes, where)
     return new
 
 
-def _apply(fields: Config, changes: Mapping[str, Any], where: str, root: Config) -> None:
+def _apply(fields: Config, changes: Mapping[str, Any], where: str) -> None:
     for name, value in changes.items():
-        if name not in fields:
+        if name not in fields and "name" not in fields:  # options of a named part are its registry's to check
             raise no_such(f"field in {where}:", name, tuple(fields))
-        if isinstance(value, (Mapping, Config)) and isinstance(fields[name], Config) and "name" not in value:
-            _apply(fields[name], value, f"{where}.{name}", root)
+        if isinstance(value, Mapping | Config) and isinstance(fields.get(name), Config) and "name" not in value:
+            _apply(fields[name], value, f"{where}.{name}")
         else:
             fields[name] = value
 

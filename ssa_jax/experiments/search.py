@@ -66,7 +66,7 @@ def search(session: Session, config: Config, name: str, seed: int) -> Source:
     if not arch:
         raise ValueError("Stage 1 has nothing to learn: no function of the model is learnable. See functions.mlp.")
     visits = _visits(model, arch, trained.state.weights, task.examples("validation")["inputs"])
-    initial = learned_functions(model.init(jax.random.key(0), task.examples("validation"))["arch"])
+    initial = learned_functions(jax.jit(lambda: model.init(jax.random.key(0), task.examples("validation"))["arch"])())
     facts, support = {}, {}
     for site, params in learned_functions(arch).items():
         function = parts.at(site)
@@ -79,12 +79,11 @@ def search(session: Session, config: Config, name: str, seed: int) -> Source:
 
 
 def _visits(model: Any, arch: Any, weights: Any, inputs: jax.Array) -> dict[str, Any]:
-    """Interval visits of all replicas together on `inputs`."""
-    each = jax.lax.map(lambda w: model.visits({"params": w, "arch": arch}, inputs), weights)
-    return {
-        site: {"counts": jax.device_get(v["counts"].sum(0)), "outside": jax.device_get(v["outside"].mean())}
-        for site, v in each.items()
-    }
+    """Interval visits of all replicas together on `inputs`, and the mean fraction outside."""
+    one = lambda w: model.visits({"params": w, "arch": arch}, inputs)  # noqa: E731
+    everywhere = jax.tree.leaves(weights)[0].sharding.update(spec=jax.P())
+    each = jax.device_get(jax.jit(lambda weights: jax.lax.map(one, weights), out_shardings=everywhere)(weights))
+    return {site: {"counts": v["counts"].sum(0), "outside": v["outside"].mean()} for site, v in each.items()}
 
 
 def load(config: Config) -> Source:

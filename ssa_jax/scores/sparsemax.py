@@ -5,15 +5,18 @@ tends to one-hot, down to uniform. A key far enough below the top has weight exa
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from ssa_jax.scores.base import Score
-from ssa_jax.scores.entmax import entmax_by_sort
+from ssa_jax.scores.entmax import entmax, solver
 
 
 @dataclasses.dataclass(frozen=True)
 class Sparsemax(Score):
-    """Projection on the simplex, exact by sort.
+    """Projection on the simplex.
+
+    Args:
+      by: how tau is found, 'bisection' or 'sort'; see `Entmax`.
 
     >>> import jax.numpy as jnp
     >>> [f"{weight:.2f}" for weight in Sparsemax().weights(jnp.array([[0.0, 1.0, 1.5]]))[0]]
@@ -22,6 +25,10 @@ class Sparsemax(Score):
 
     name: ClassVar[str] = "sparsemax"
     family: ClassVar[str] = "simplex"
+    by: Literal["bisection", "sort"] = "bisection"
+
+    def __post_init__(self):
+        solver(self.by, 2.0)
 
     def masked_weights(self, z, mask, params):
-        return entmax_by_sort(z, mask, 2.0)
+        return entmax(z, mask, 2.0, self.by)

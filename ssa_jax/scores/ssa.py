@@ -35,13 +35,15 @@ def ssa_log_weight(logits: Float[Array, "..."], b: Float[Array, "..."], n: Float
 def _(primals, tangents):
     logits, b, n = primals
     d_logits, d_b, d_n = tangents
-    log = jnp.log1p(b * jnp.abs(logits))
+    log_weight = ssa_log_weight(logits, b, n)
     # autodiff of sgn(z) log1p(b|z|) has slope 0 at z = 0, where it is n b: zero-initialised queries would stay dead
     slope = n * b / (1 + b * jnp.abs(logits))
-    # by b it is z slope / b: one product with the cotangent then serves both gradients
-    per_b = d_b / jnp.where(jnp.abs(b) < 1e-30, 1e-30, b)
-    by_n = jnp.where(logits < 0, -1.0, 1.0).astype(logits.dtype) * log
-    return jnp.where(logits < 0, -n, n) * log, slope * (d_logits + logits * per_b) + by_n * d_n
+    # by b it is z slope / b, by n it is g / n: so written, the gradients of b and n cost one sum each
+    return log_weight, slope * (d_logits + logits * (d_b / _not_zero(b))) + log_weight * (d_n / _not_zero(n))
+
+
+def _not_zero(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    return jnp.where(jnp.abs(x) < 1e-30, 1e-30, x)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,8 +24,9 @@ class Task(abc.ABC):
     and baselines: both together), 'validation' (selects learning rates), 'test', and a task's shifted tests. No two
     share an example, 'train' and its two parts excepted.
 
-    Token ids are below `vocab_size`, targets below `outputs`, T is at most `length`, and targets stand in the last
-    `answers` positions only. `seed` fixes the splits, never a batch.
+    Token ids are below `vocab_size`, targets below `outputs`, and targets stand in the last `answers` positions only.
+    T is the same for all splits but the shifted tests, which may be wider, and `length` for the widest.
+    `seed` fixes the splits, never a batch.
     """
 
     seed: int = 0

@@ -42,7 +42,7 @@ class Generated(Task):
     as well: different examples, `held_out_fraction` of them 'architecture', a smaller set part of a larger one.
 
     Each example has a level (digits, pairs, length, ...). `mixture` weighs the levels of training, in rising order;
-    () weighs all the same. Every level shares one shape: shorter examples are padded on the left.
+    () weighs all the same. All levels of a split share one shape: shorter examples are padded on the left.
     """
 
     train_size: int = 0
@@ -90,9 +90,9 @@ class Generated(Task):
         return max(self.sizes(self.levels(split)[-1])[1] for split in self.splits)
 
     def width(self, split: str) -> int:
-        """T of a split: `length` for the widest; all splits but the shifted tests have the same."""
+        """T of a split, from `answers` to `length`; all splits but the shifted tests have the same."""
         same = (split,) if split in self.shifted else tuple(s for s in self.splits if s not in self.shifted)
-        return max(sum(self.sizes(self.levels(s)[-1])) - 1 for s in same)
+        return max(self.answers, *(sum(self.sizes(self.levels(s)[-1])) - 1 for s in same))
 
     def batch(self, key: Array, split: str, size: int, difficulty: Int[Array, ""] | int | None = None) -> Batch:
         """As `Task.batch`; `difficulty`, for a curriculum, caps the level (never below the lowest) and may be traced.

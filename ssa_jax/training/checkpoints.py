@@ -59,13 +59,12 @@ class Checkpoints:
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]] | None:
         """The latest (state, meta), or that of `step`; None where nothing was saved.
 
-        `like` gives shapes, dtypes and shardings. ValueError names a checkpoint that can't be read and what is left.
+        `like` is a tree of jax.ShapeDtypeStruct with shardings. ValueError names a checkpoint that can't be read and what is left.
         """
         step = self.manager.latest_step() if step is None else step
         if step is None:
             return None
-        abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
-        arguments = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), meta=ocp.args.JsonRestore())
+        arguments = ocp.args.Composite(state=ocp.args.StandardRestore(like), meta=ocp.args.JsonRestore())
         try:
             restored = self.manager.restore(step, args=arguments)
         except Exception as error:  # orbax raises many kinds for a damaged folder
@@ -75,7 +74,3 @@ class Checkpoints:
                 f"Delete that folder to resume from {f'step {max(others)}' if others else 'the start of the stage'}."
             ) from error
         return restored["state"], restored["meta"]
-
-    def best_step(self) -> int | None:
-        """The step with the highest score that is kept."""
-        return self.manager.best_step()

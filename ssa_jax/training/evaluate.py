@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from ssa_jax.training.mesh import over_replicas
+from ssa_jax.training.mesh import over_replicas, shared_sharding
 from ssa_jax.training.objective import batch_sums
 from ssa_jax.training.state import Replicas, State
 
@@ -41,4 +41,4 @@ def make_evaluate(
     def evaluate(state: State, replicas: Replicas) -> dict[str, Array]:
         return over_replicas(of_replica, mapping, mesh)(state.arch, state.weights, replicas.source)
 
-    return jax.jit(evaluate)
+    return jax.jit(evaluate, out_shardings=shared_sharding(mesh))

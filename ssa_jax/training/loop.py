@@ -16,7 +16,7 @@ from ssa_jax.training.evaluate import make_evaluate
 from ssa_jax.training.mesh import shared_sharding
 from ssa_jax.training.preemption import Preempted, Preemption
 from ssa_jax.training.state import Replicas, State
-from ssa_jax.training.step import Plan, init_state, make_chunk, make_step
+from ssa_jax.training.step import Plan, abstract_state, init_state, make_chunk, make_step
 
 log = logging.getLogger(__name__)
 
@@ -68,10 +68,10 @@ def run_stage(
     if stage.steps % stage.eval_every:
         raise ValueError(f"steps {stage.steps} is not a multiple of eval_every {stage.eval_every}.")
     replicas = jax.device_put(stage.replicas, shared_sharding(mesh))
-    state = init_state(stage.model, stage.task, stage.plan, replicas, mesh, mapping, arch)
+    fresh = init_state(stage.model, stage.task, stage.plan, replicas, mesh, mapping, arch)
     with Checkpoints(directory, keep) as checkpoints, Preemption() as preemption:
-        restored = checkpoints.restore(state)
-        state, meta = restored or (state, {"seconds": 0.0})
+        restored = checkpoints.restore(abstract_state(fresh, mesh))
+        state, meta = restored or (fresh(), {"seconds": 0.0})
         start = int(state.step)
         observer.rewind(stage.name, start if restored else -1)
         if start >= stage.steps:

@@ -36,39 +36,43 @@ def resolve_mapping(mapping: str) -> str:
     return mapping
 
 
-def locally(f: Callable, mapping: str) -> Callable:
+def locally(f: Callable, mapping: str, mesh: Mesh) -> Callable:
     """f(shared, *arguments of one replica) over a device's own replicas: all at once (vmap), or one after another
-    (map: the memory of one replica)."""
+    (map: the memory of one replica). Replicas that are spread over devices themselves always go all at once."""
 
     def local(shared: Any, *arguments: Any) -> Any:
-        if mapping == "vmap":
-            return jax.vmap(lambda *one: f(shared, *one))(*arguments)
+        if mapping == "vmap" or not _whole(mesh):
+            return jax.vmap(lambda *one: f(shared, *one), spmd_axis_name=None if _whole(mesh) else "replica")(*arguments)
         return jax.lax.map(lambda one: f(shared, *one), arguments)
 
     return local
 
 
+def _whole(mesh: Mesh) -> bool:
+    """Whether each replica lies on one device."""
+    return mesh.size == mesh.shape["replica"]
+
+
 def per_device(f: Callable, mesh: Mesh) -> Callable:
     """f(shared, *arguments of a device's replicas) for arguments whose leading axis R lies over `replica`.
 
-    Devices work without any communication; the axes `data` and `model` stay with the compiler.
+    Devices work without any communication. Where a replica is spread over the axes `data` and `model`, f sees all
+    replicas and the compiler divides the work.
     """
-    if mesh.shape["replica"] == 1:
+    if mesh.shape["replica"] == 1 or not _whole(mesh):
         return f
     along, everywhere = PartitionSpec("replica"), PartitionSpec()
-    axes = {"replica"} if mesh.size > mesh.shape["replica"] else set(AXES)
 
     def split(shared: Any, *arguments: Any) -> Any:
         specs = (everywhere, *[along] * len(arguments))
-        sharded = jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=along, axis_names=axes, check_vma=False)
-        return sharded(shared, *arguments)
+        return jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=along, check_vma=False)(shared, *arguments)
 
     return split
 
 
 def over_replicas(f: Callable, mapping: str, mesh: Mesh) -> Callable:
     """f(shared, *arguments of one replica) for arguments with a leading axis R over `replica`."""
-    return per_device(locally(f, mapping), mesh)
+    return per_device(locally(f, mapping, mesh), mesh)
 
 
 def weights_sharding(mesh: Mesh, leaf: jax.ShapeDtypeStruct) -> NamedSharding:

@@ -54,21 +54,30 @@ class Metrics(NamedTuple):
     finite: Bool[Array, "R"]
 
 
-def init_state(model: Any, task: Any, plan: Plan, replicas: Replicas, mesh: Mesh, mapping: str, arch: Any) -> State:
-    """Fresh weights for every replica, already on the mesh; `arch` None takes the model's initial functions."""
-    example = jax.eval_shape(lambda: task.batch(jax.random.key(0), "train", 1))
-    example = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), example)
-    if arch is None:
-        arch = jax.jit(lambda: model.init(jax.random.key(0), example)["arch"])()
+def init_state(
+    model: Any, task: Any, plan: Plan, replicas: Replicas, mesh: Mesh, mapping: str, arch: Any
+) -> Callable[[], State]:
+    """What makes fresh weights for every replica, already on the mesh; `jax.eval_shape` of it costs nothing.
+
+    `arch` None takes the model's initial functions.
+    """
+    example = _example(task)
 
     def build() -> State:
         fresh = _initializer(model, example, plan)
         weights, moments = over_replicas(fresh, mapping, mesh)((), replicas.seed, jnp.zeros_like(replicas.seed))
-        arch_moments = plan.arch_direction.init(arch) if plan.arch_direction else ()
-        return State(jnp.zeros((), jnp.int32), weights, moments, arch, arch_moments)
+        start = model.init(jax.random.key(0), example)["arch"] if arch is None else arch
+        arch_moments = plan.arch_direction.init(start) if plan.arch_direction else ()
+        return State(jnp.zeros((), jnp.int32), weights, moments, start, arch_moments)
 
-    shardings = state_shardings(jax.eval_shape(build), mesh)
-    return jax.jit(build, out_shardings=shardings)()
+    return jax.jit(build, out_shardings=state_shardings(jax.eval_shape(build), mesh))
+
+
+def abstract_state(fresh: Callable[[], State], mesh: Mesh) -> State:
+    """Shapes, dtypes and shardings of what `fresh` makes, without making it."""
+    shapes = jax.eval_shape(fresh)
+    place = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # noqa: E731
+    return jax.tree.map(place, shapes, state_shardings(shapes, mesh))
 
 
 def state_shardings(state: State, mesh: Mesh) -> State:
@@ -82,6 +91,12 @@ def state_shardings(state: State, mesh: Mesh) -> State:
         shared(state.arch),
         shared(state.arch_moments),
     )
+
+
+def _example(task: Any) -> dict[str, Array]:
+    """A batch of one, of zeros: its shapes are what a model needs to start."""
+    shapes = jax.eval_shape(lambda: task.batch(jax.random.key(0), "train", 1))
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
 
 def _initializer(model: Any, example: Any, plan: Plan) -> Callable:
@@ -105,12 +120,11 @@ def make_step(
     arch_gradient = gradient(model, 1, plan.accumulate)
     both_gradients = gradient(model, (0, 1), plan.accumulate)
     weights_split = "weights" if plan.mode == "held_out" else "train"
-    example = jax.eval_shape(lambda: task.batch(jax.random.key(0), "train", 1))
-    fresh = _initializer(model, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), example), plan)
+    fresh = _initializer(model, _example(task), plan)
 
     def restart(_: Any, weights: Any, moments: Any, seed: Any, due: Bool[Array, "R"], born: Int[Array, "R"]) -> Any:
         def redo(old: Any) -> Any:
-            new = locally(fresh, mapping)((), seed, born)
+            new = locally(fresh, mapping, mesh)((), seed, born)
             return jax.tree.map(lambda n, o: jnp.where(due.reshape(-1, *[1] * (o.ndim - 1)), n, o), new, old)
 
         return jax.lax.cond(due.any(), redo, lambda old: old, (weights, moments))
@@ -184,7 +198,9 @@ def make_chunk(step: Callable, steps: int, mesh: Mesh) -> Callable:
         tokens = sums.tokens
         return state, {"loss": sums.loss / tokens, "accuracy": sums.correct / tokens, "failed_at": failed_at}
 
-    return jax.jit(chunk, donate_argnums=0, in_shardings=(None, shared_sharding(mesh)))
+    # numbers go to every host, so that each can read all of them
+    shardings = dict(in_shardings=(None, shared_sharding(mesh)), out_shardings=(None, shared_sharding(mesh)))
+    return jax.jit(chunk, donate_argnums=0, **shardings)
 
 
 def step_flops(model: Any, task: Any, plan: Plan) -> float:

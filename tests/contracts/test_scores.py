@@ -17,7 +17,8 @@ VARIANTS = [(name, {}) for name in scores.names()] + [
     ("ssa", {"parametrisation": "exp"}),
     ("ssa", {"parametrisation": "free", "learn": ("n",), "b": 0.8}),
     ("ssa", {"learn": (), "b": 0.25, "n": 4.0}),
-    ("entmax", {"alpha": 2.0}),
+    ("entmax", {"alpha": 2.0, "by": "sort"}),
+    ("entmax", {"by": "sort"}),
     ("entmax", {"alpha": 1.3}),
     ("entmax", {"learn": True}),
     ("entmax", {"learn": True, "per": "layer", "alpha": 1.01}),
@@ -284,7 +285,7 @@ def test_sparsemax_is_the_projection_on_the_simplex(masked):
     mask = jnp.arange(9) < (6 if masked else 9)
     project = jax.jit(jax.vmap(optax.projections.projection_simplex))
     expected = project(logits[0][:, mask])
-    for score in (scores.get("sparsemax"), scores.get("entmax", alpha=2.0)):
+    for score in (scores.get("sparsemax"), scores.get("sparsemax", by="sort"), scores.get("entmax", alpha=2.0)):
         np.testing.assert_allclose(score.weights(logits, mask)[0][:, mask], expected, atol=1e-6)
 
 
@@ -401,6 +402,9 @@ def test_spline_in_a_kernel_equals_spline_by_gather(extrapolation):
         ("ssa", {"parametrisation": "abs"}, "'softplus', 'exp' or 'free'"),
         ("ssa", {"b": -1.0}, "must be positive"),
         ("entmax", {"alpha": 1.0}, "softmax"),
+        ("entmax", {"alpha": 1.3, "by": "sort"}, "only 1.5 and 2"),
+        ("entmax", {"learn": True, "by": "sort"}, "only 1.5 and 2"),
+        ("sparsemax", {"by": "luck"}, "'bisection' or 'sort'"),
         ("temperature", {"temperature": 0.0}, "must be positive"),
         ("temperature", {"per": "model"}, "'head' or 'layer'"),
         ("sa_softmax", {"form": "third"}, "'plain' or 'ranged'"),

@@ -22,10 +22,15 @@ def depth(string):
     return max(itertools.accumulate(1 - 2 * (bracket % 2) for bracket in string))
 
 
-@pytest.mark.parametrize("types", [1, 3])
 @pytest.mark.parametrize(
-    "split, pairs, depths",
-    [("train", (1, 16), (1, 6)), ("test", (1, 16), (1, 6)), ("longer", (17, 32), (1, 6)), ("deeper", (7, 16), (7, 12))],
+    "types, split, pairs, depths",
+    [
+        (1, "train", (1, 16), (1, 6)),
+        (3, "train", (1, 16), (1, 6)),
+        (1, "test", (1, 16), (1, 6)),
+        (1, "longer", (17, 32), (1, 6)),
+        (1, "deeper", (7, 16), (7, 12)),
+    ],
 )
 def test_labels_equal_a_stack(types, split, pairs, depths):
     lengths, labels = [], []

@@ -86,7 +86,7 @@ def test_joint_mode_learns_both_from_the_train_split():
 def test_search_costs_one_all_reduce_and_no_all_gather():
     replicas, plan = small.replicas(16, restart_every=20), small.plan(restart_every=20)
     mesh = make_mesh(16)
-    state = init_state(small.model(), small.TASK, plan, replicas, mesh, "vmap", None)
+    state = init_state(small.model(), small.TASK, plan, replicas, mesh, "vmap", None)()
     step = make_step(small.model(), small.TASK, plan, mesh, "vmap")
     text = jax.jit(step).lower(state, jax.device_put(replicas, shared_sharding(mesh))).compile().as_text()
     assert text.count(" all-reduce(") + text.count(" all-reduce-start(") == 1
@@ -96,11 +96,11 @@ def test_search_costs_one_all_reduce_and_no_all_gather():
 def test_poisoned_replica_is_left_out_and_the_others_go_on():
     plan, replicas = small.plan(), small.replicas(3)
     mesh = make_mesh(3, devices=jax.devices()[:1])
-    state = init_state(small.model(), small.TASK, plan, replicas, mesh, "vmap", None)
+    state = init_state(small.model(), small.TASK, plan, replicas, mesh, "vmap", None)()
     sick = state._replace(weights=jax.tree.map(lambda w: w.at[1].set(jnp.nan), state.weights))
     step = jax.jit(make_step(small.model(), small.TASK, plan, mesh, "vmap"))
     well_replicas = jax.tree.map(lambda x: x[jnp.array([0, 2])], replicas)
-    well = init_state(small.model(), small.TASK, plan, well_replicas, make_mesh(2, devices=jax.devices()[:1]), "vmap", None)
+    well = init_state(small.model(), small.TASK, plan, well_replicas, make_mesh(2, devices=jax.devices()[:1]), "vmap", None)()
     for _ in range(5):
         sick, metrics = step(sick, replicas)
         well, _ = step(well, well_replicas)

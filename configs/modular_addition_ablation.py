@@ -1,0 +1,26 @@
+"""What the search for the function of modular addition depends on: replicas, starts, initialisation, mode, data.
+
+    python -m ssa_jax.main --config=configs/modular_addition_ablation.py --workdir=runs/modular_addition_ablation
+"""
+
+import ml_collections
+
+from configs import modular_addition
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = modular_addition.get_config()
+    search = lambda **changes: {"stage1": changes}  # noqa: E731
+    config.variants = {
+        "M-8": {},
+        "M-4": search(replicas=4),
+        "M-1": search(replicas=1),
+        "synchronous": search(restart_every=0),
+        "staggered": search(restart_every=0, stagger=0.8),
+        "joint": search(mode="joint"),
+        "constant-init": {"functions": {"mlp": {"init": "constant"}}},
+        "smooth": {"functions": {"smoothness": 1e-3}},
+        "searched-on-less-data": {"task": {"train_fraction": 0.35}},
+    }
+    config.baselines = ("gelu", "relu", "square", "cos")
+    return config

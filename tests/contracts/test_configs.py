@@ -1,0 +1,46 @@
+"""Every config file: it loads, passes the checks, says how to run it, and its fields are those of the default."""
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+from configs import default
+from ssa_jax.experiments import EXPERIMENTS, build
+from ssa_jax.report.run_folder import flat
+
+FOLDER = Path(default.__file__).parent
+NAMES = sorted(path.stem for path in FOLDER.glob("[a-z]*.py"))
+PARTS = ("task", "model", "functions.mlp", "functions.attention", "variants", "targets")
+
+
+def loaded(name):
+    return importlib.import_module(f"configs.{name}").get_config()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_config_can_be_run(name):
+    config = loaded(name)
+    assert config.experiment in EXPERIMENTS
+    build.check(config)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_config_invents_no_field(name):
+    plain = lambda fields: {f for f in flat(fields.to_dict()) if not f.startswith(PARTS)}  # noqa: E731
+    assert plain(loaded(name)) == plain(default.get_config())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_docstring_gives_the_command(name):
+    text = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text()))
+    assert f"python -m ssa_jax.main --config=configs/{name}.py" in text
+
+
+def test_every_field_of_the_default_is_explained():
+    """Each line of the default that sets a field carries a comment, parts and dict openings excepted."""
+    lines = (FOLDER / "default.py").read_text().split("ConfigDict(")[-1].splitlines()
+    fields = [line for line in lines if "=" in line and not line.rstrip().endswith(("(", "dict(")) and "dict(" not in line]
+    bare = [line.strip() for line in fields if "#" not in line and "optimizer(" not in line and "spline()" not in line]
+    assert [line for line in bare if not line.startswith(("model=transformer()", "floor=", "steps=1000", "batch_size=128", "optimizer=", "accumulate=1", "eval_every=50"))] == []
