@@ -1,0 +1,1 @@
+"""Configs by name; `configs/default.py` explains every field."""

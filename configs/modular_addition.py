@@ -1,6 +1,6 @@
 """Modular addition, p = 53, MLP model.
 
-    python -m ssa_jax.main --config=configs/modular_addition.py --workdir=runs/modular_addition
+python -m ssa_jax.main --config=configs/modular_addition.py --workdir=runs/modular_addition
 """
 
 import ml_collections
@@ -14,9 +14,13 @@ def get_config() -> ml_collections.ConfigDict:
         name="modular_addition", seed=1, p=53, train_fraction=0.6, validation_fraction=0.1, test_fraction=0.3
     )
     config.model = default.mlp(pre_activation_norm=True)
-    config.stage1.update(dict(seeds=(10,), replicas=8, steps=1500, batch_size=256, restart_every=500, learning_rate=1e-2))
+    config.stage1.update(
+        dict(seeds=(10,), replicas=8, steps=1500, batch_size=256, restart_every=500, learning_rate=1e-2)
+    )
     config.stage1.optimizer.update(dict(weight_decay=1.0, clip=0.0))
-    config.stage2.update(dict(replicas=8, first_seed=200_000, steps=1000, batch_size=256, learning_rates=(3e-3, 1e-2), eval_every=25))
+    config.stage2.update(
+        dict(replicas=8, first_seed=200_000, steps=1000, batch_size=256, learning_rates=(3e-3, 1e-2), eval_every=25)
+    )
     config.stage2.optimizer.update(dict(weight_decay=1.0, clip=0.0))
     config.targets = dict(same={}, less_data=dict(task=dict(train_fraction=0.35)))
     return config

@@ -1,6 +1,6 @@
 """What the search for the function of modular addition depends on: replicas, starts, initialisation, mode, data.
 
-    python -m ssa_jax.main --config=configs/modular_addition_ablation.py --workdir=runs/modular_addition_ablation
+python -m ssa_jax.main --config=configs/modular_addition_ablation.py --workdir=runs/modular_addition_ablation
 """
 
 import ml_collections
@@ -10,7 +10,7 @@ from configs import modular_addition
 
 def get_config() -> ml_collections.ConfigDict:
     config = modular_addition.get_config()
-    search = lambda **changes: {"stage1": changes}  # noqa: E731
+    search = lambda **changes: {"stage1": changes}
     config.variants = {
         "M-8": {},
         "M-4": search(replicas=4),

@@ -1,6 +1,6 @@
 """Parity of 10 bits: a 1-layer Transformer that GELU cannot teach and a learned spline can.
 
-    python -m ssa_jax.main --config=configs/parity.py --workdir=runs/parity
+python -m ssa_jax.main --config=configs/parity.py --workdir=runs/parity
 """
 
 import ml_collections

@@ -1,6 +1,6 @@
 """Flags to `experiments.run(config, workdir)`.
 
-    python -m ssa_jax.main --config=configs/parity.py --workdir=runs/parity --config.stage1.replicas=8
+python -m ssa_jax.main --config=configs/parity.py --workdir=runs/parity --config.stage1.replicas=8
 """
 
 import logging
@@ -17,13 +17,17 @@ from ssa_jax import experiments
 from ssa_jax.report import table
 from ssa_jax.training.preemption import Preempted
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "Config file; fields are overridden as --config.FIELD=VALUE.", lock_config=True)
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "Config file; fields are overridden as --config.FIELD=VALUE.", lock_config=True
+)
 _WORKDIR = flags.DEFINE_string("workdir", None, "Run folder; the same call with the same folder resumes.")
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the other hosts of this job first (jax.distributed).")
 
 
 def main(_: list[str]) -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[RichHandler(show_path=False)], force=True)
+    logging.basicConfig(
+        level=logging.WARNING, format="%(message)s", handlers=[RichHandler(show_path=False)], force=True
+    )
     logging.getLogger("ssa_jax").setLevel(logging.INFO)
     if _DISTRIBUTED.value:
         jax.distributed.initialize()

@@ -161,7 +161,15 @@ def _backward(plan, residuals, d_out):
     def unit_backward(d_bias, parts):
         unit, q, k, v, theta, d_out, delta, log_sums, keys = parts
         q_t, d_out_t, k_t = jax.lax.optimization_barrier(tuple(x.swapaxes(-1, -2) for x in (q, d_out, k)))
-        rows = {"q": q, "q_t": q_t, "d_out": d_out, "d_out_t": d_out_t, "delta": delta, "log_sum": log_sums, "keys": keys}
+        rows = {
+            "q": q,
+            "q_t": q_t,
+            "d_out": d_out,
+            "d_out_t": d_out_t,
+            "delta": delta,
+            "log_sum": log_sums,
+            "keys": keys,
+        }
         step = partial(_key_block_backward, plan, unit, rows, theta, bias, hidden)
         start = (jnp.zeros_like(q_t), jnp.zeros_like(theta), d_bias)
         (d_q, d_theta, d_bias), (d_k, d_v) = jax.lax.scan(step, start, (k, k_t, v, jnp.arange(plan.key_blocks)))
@@ -290,7 +298,9 @@ def _whole_blocks(x, plan):
     """Pads the axes of [B or 1, H or 1, T or 1, S or 1] that are not broadcast to whole blocks."""
     if x is None:
         return None
-    tails = [0 if size == 1 else -size % block for size, block in zip(x.shape[2:], (plan.block_q, plan.block_k), strict=True)]
+    tails = [
+        0 if size == 1 else -size % block for size, block in zip(x.shape[2:], (plan.block_q, plan.block_k), strict=True)
+    ]
     return jnp.pad(x, ((0, 0), (0, 0), (0, tails[0]), (0, tails[1])))
 
 

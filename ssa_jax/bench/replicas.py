@@ -49,8 +49,12 @@ def _runner(model: Any, task: Any, plan: Plan, replicas: Replicas, mapping: str,
 def replica_ratios(config: Config) -> dict[str, float]:
     """Time of a stage-1 step with M = 8 replicas over a Python loop of 8 single steps."""
     task, parts = build.task_of(config), build.functions_of(config)
-    model, plan, replicas = build.model_of(config, task, parts), build.search_plan(config, 0), build.search_replicas(config, 0)
-    one = lambda r: jax.tree.map(lambda x: x[r : r + 1], replicas)  # noqa: E731
+    model, plan, replicas = (
+        build.model_of(config, task, parts),
+        build.search_plan(config, 0),
+        build.search_replicas(config, 0),
+    )
+    one = lambda r: jax.tree.map(lambda x: x[r : r + 1], replicas)
     singles = [_runner(model, task, plan, one(r), "vmap", 1) for r in range(len(replicas.seed))]
 
     def loop() -> Any:

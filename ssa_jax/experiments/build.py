@@ -141,10 +141,12 @@ def check(config: Config) -> None:
         if stage.steps % stage.eval_every:
             raise ValueError(f"{where}.steps {stage.steps} is not a multiple of {where}.eval_every {stage.eval_every}.")
         if stage.batch_size % stage.accumulate:
-            raise ValueError(f"{where}.batch_size {stage.batch_size} is not a multiple of accumulate {stage.accumulate}.")
+            raise ValueError(
+                f"{where}.batch_size {stage.batch_size} is not a multiple of accumulate {stage.accumulate}."
+            )
         if config.checkpoint_every % stage.eval_every:
             raise ValueError(
-                f"checkpoint_every {config.checkpoint_every} is not a multiple of {where}.eval_every {stage.eval_every}."
+                f"checkpoint_every {config.checkpoint_every} is no multiple of {where}.eval_every {stage.eval_every}."
             )
         for rate in stage.get("learning_rates", ()) or (stage.get("learning_rate"),):
             _positive(f"{where} learning rate", rate)

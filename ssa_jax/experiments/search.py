@@ -80,7 +80,7 @@ def search(session: Session, config: Config, name: str, seed: int) -> Source:
 
 def _visits(model: Any, arch: Any, weights: Any, inputs: jax.Array) -> dict[str, Any]:
     """Interval visits of all replicas together on `inputs`, and the mean fraction outside."""
-    one = lambda w: model.visits({"params": w, "arch": arch}, inputs)  # noqa: E731
+    one = lambda w: model.visits({"params": w, "arch": arch}, inputs)
     everywhere = jax.tree.leaves(weights)[0].sharding.update(spec=jax.P())
     each = jax.device_get(jax.jit(lambda weights: jax.lax.map(one, weights), out_shardings=everywhere)(weights))
     return {site: {"counts": v["counts"].sum(0), "outside": v["outside"].mean()} for site, v in each.items()}

@@ -82,7 +82,7 @@ def _pooled(conditions: dict[str, Condition], names: list[str]) -> dict[str, Con
 
 
 def _pool(group: list[Condition]) -> Condition:
-    metrics = {metric: sum((c.metrics[metric] for c in group), []) for metric in group[0].metrics}
+    metrics = {metric: [value for c in group for value in c.metrics[metric]] for metric in group[0].metrics}
     swept = {f"search {i}, {rate}": v for i, c in enumerate(group) for rate, v in c.swept.items()}
     return Condition(
         metrics, group[0].learning_rate, swept, group[0].steps, np.concatenate([c.accuracy for c in group], axis=1)

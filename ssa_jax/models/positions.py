@@ -6,7 +6,9 @@ from jaxtyping import Array, Float
 POSITIONS = ("learned", "rope", "alibi", "none")
 
 
-def rotate(x: Float[Array, "B T H E"], start: int = 0, fraction: float = 1.0, base: float = 1e4) -> Float[Array, "B T H E"]:
+def rotate(
+    x: Float[Array, "B T H E"], start: int = 0, fraction: float = 1.0, base: float = 1e4
+) -> Float[Array, "B T H E"]:
     """RoPE (Su et al. 2021), half-split layout: pairs (e, e + E/2) turn by position / base^(2e/E).
 
     `start` is the position of the first row; only the first `fraction` of the head is rotated.

@@ -108,7 +108,7 @@ class Transformer(nn.Module):
     @nn.compact
     def __call__(self, inputs: Int[Array, "B T"], segments: Int[Array, "B T"] | None = None) -> Float[Array, "B A V"]:
         T, dtype = inputs.shape[1], jnp.dtype(self.dtype)
-        if T > self.length:
+        if self.length < T:
             raise ValueError(f"Sequence of {T} tokens exceeds the model's length {self.length}.")
         embed = nn.Embed(
             self.vocab_size,

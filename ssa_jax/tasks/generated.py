@@ -200,7 +200,7 @@ def _place(drawn: Drawn, width: int, pad: int) -> Batch:
     """Question, then answer without its last token, pushed to the right: a position sees all before its target."""
     question, asked, answer, answered = drawn
     j = jnp.arange(width) - (width - (asked + answered - 1))
-    at = lambda row, index: row[jnp.clip(index, 0, row.shape[0] - 1)]  # noqa: E731
+    at = lambda row, index: row[jnp.clip(index, 0, row.shape[0] - 1)]
     inputs = jnp.where(j < 0, pad, jnp.where(j < asked, at(question, j), at(answer, j - asked)))
     mask = j >= asked - 1
     targets = jnp.where(mask, at(answer, j - asked + 1), 0)

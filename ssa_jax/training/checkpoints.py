@@ -59,7 +59,8 @@ class Checkpoints:
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]] | None:
         """The latest (state, meta), or that of `step`; None where nothing was saved.
 
-        `like` is a tree of jax.ShapeDtypeStruct with shardings. ValueError names a checkpoint that can't be read and what is left.
+        `like` is a tree of jax.ShapeDtypeStruct with shardings. ValueError names a checkpoint that can't be read
+        and what is left.
         """
         step = self.manager.latest_step() if step is None else step
         if step is None:

@@ -42,7 +42,9 @@ def locally(f: Callable, mapping: str, mesh: Mesh) -> Callable:
 
     def local(shared: Any, *arguments: Any) -> Any:
         if mapping == "vmap" or not _whole(mesh):
-            return jax.vmap(lambda *one: f(shared, *one), spmd_axis_name=None if _whole(mesh) else "replica")(*arguments)
+            return jax.vmap(lambda *one: f(shared, *one), spmd_axis_name=None if _whole(mesh) else "replica")(
+                *arguments
+            )
         return jax.lax.map(lambda one: f(shared, *one), arguments)
 
     return local

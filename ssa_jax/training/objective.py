@@ -51,7 +51,9 @@ def gradient(
     argnums: 0 weights, 1 arch, (0, 1) both. `accumulate` micro-batches are weighted by their tokens, so that the
     gradient is the whole batch's.
     """
-    differentiate = jax.grad(lambda weights, arch, batch: batch_sums(model, weights, arch, batch), argnums, has_aux=True)
+    differentiate = jax.grad(
+        lambda weights, arch, batch: batch_sums(model, weights, arch, batch), argnums, has_aux=True
+    )
 
     def whole(weights: Any, arch: Any, batch: dict[str, Array]) -> tuple[Any, Sums]:
         if accumulate == 1:
@@ -62,7 +64,7 @@ def gradient(
                 lambda s: jnp.zeros(s.shape, s.dtype),
                 jax.eval_shape(differentiate, weights, arch, jax.tree.map(lambda x: x[0], parts)),
             )
-            add = lambda carry, part: (jax.tree.map(jnp.add, carry, differentiate(weights, arch, part)), None)  # noqa: E731
+            add = lambda carry, part: (jax.tree.map(jnp.add, carry, differentiate(weights, arch, part)), None)
             (total, sums), _ = jax.lax.scan(add, zeros, parts)
         return jax.tree.map(lambda g: g / jnp.maximum(sums.tokens, 1.0), total), sums
 

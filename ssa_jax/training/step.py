@@ -76,14 +76,14 @@ def init_state(
 def abstract_state(fresh: Callable[[], State], mesh: Mesh) -> State:
     """Shapes, dtypes and shardings of what `fresh` makes, without making it."""
     shapes = jax.eval_shape(fresh)
-    place = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # noqa: E731
+    place = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
     return jax.tree.map(place, shapes, state_shardings(shapes, mesh))
 
 
 def state_shardings(state: State, mesh: Mesh) -> State:
     """The sharding of every leaf of a state."""
-    shared = lambda tree: jax.tree.map(lambda _: shared_sharding(mesh), tree)  # noqa: E731
-    per_replica = lambda tree: jax.tree.map(lambda leaf: weights_sharding(mesh, leaf), tree)  # noqa: E731
+    shared = lambda tree: jax.tree.map(lambda _: shared_sharding(mesh), tree)
+    per_replica = lambda tree: jax.tree.map(lambda leaf: weights_sharding(mesh, leaf), tree)
     return State(
         shared(state.step),
         per_replica(state.weights),
@@ -179,7 +179,6 @@ def make_step(
         return descend(arch, ahead, plan.arch_rate * plan.arch_schedule(step)), moments
 
     return train_step
-
 
 
 def make_chunk(step: Callable, steps: int, mesh: Mesh) -> Callable:

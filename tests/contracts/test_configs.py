@@ -28,7 +28,7 @@ def test_config_can_be_run(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_config_invents_no_field(name):
-    plain = lambda fields: {f for f in flat(fields.to_dict()) if not f.startswith(PARTS)}  # noqa: E731
+    plain = lambda fields: {f for f in flat(fields.to_dict()) if not f.startswith(PARTS)}
     assert plain(loaded(name)) == plain(default.get_config())
 
 
@@ -41,6 +41,22 @@ def test_docstring_gives_the_command(name):
 def test_every_field_of_the_default_is_explained():
     """Each line of the default that sets a field carries a comment, parts and dict openings excepted."""
     lines = (FOLDER / "default.py").read_text().split("ConfigDict(")[-1].splitlines()
-    fields = [line for line in lines if "=" in line and not line.rstrip().endswith(("(", "dict(")) and "dict(" not in line]
+    fields = [
+        line for line in lines if "=" in line and not line.rstrip().endswith(("(", "dict(")) and "dict(" not in line
+    ]
     bare = [line.strip() for line in fields if "#" not in line and "optimizer(" not in line and "spline()" not in line]
-    assert [line for line in bare if not line.startswith(("model=transformer()", "floor=", "steps=1000", "batch_size=128", "optimizer=", "accumulate=1", "eval_every=50"))] == []
+    assert [
+        line
+        for line in bare
+        if not line.startswith(
+            (
+                "model=transformer()",
+                "floor=",
+                "steps=1000",
+                "batch_size=128",
+                "optimizer=",
+                "accumulate=1",
+                "eval_every=50",
+            )
+        )
+    ] == []

@@ -1,4 +1,4 @@
-"""The main job from the outside: a folder with everything, resumed after kills with the same numbers, bad input refused."""
+"""The main job from the outside: a folder with everything, the same numbers after kills, bad input refused."""
 
 import json
 import os
@@ -83,7 +83,10 @@ def test_loaded_functions_are_judged_without_a_search(finished, tmp_path):
     small.functions.load = str(folder / "functions" / "learned-0")
     small.functions.polynomial_degree = 5
     loaded = experiments.run(small, tmp_path / "again")
-    assert loaded["results"]["loaded"]["test_accuracy"]["values"] == summary["results"]["learned"]["test_accuracy"]["values"]
+    assert (
+        loaded["results"]["loaded"]["test_accuracy"]["values"]
+        == summary["results"]["learned"]["test_accuracy"]["values"]
+    )
     assert "stage1" not in loaded["cost"]
     assert "polynomial loaded" in loaded["results"] and 0 < loaded["polynomial_errors"]["loaded/mlp_all"] < 1
 

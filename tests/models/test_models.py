@@ -51,7 +51,9 @@ def test_decoder_is_causal_and_last_answers_are_the_same(options):
     model = decoder(**options)
     variables, apply = start(model), jax.jit(model.apply)
     # noise, so that constant functions do not hide a dependence
-    variables = jax.tree.map(lambda x: x + 0.1 * jnp.sin(jnp.arange(x.size)).reshape(x.shape).astype(x.dtype), variables)
+    variables = jax.tree.map(
+        lambda x: x + 0.1 * jnp.sin(jnp.arange(x.size)).reshape(x.shape).astype(x.dtype), variables
+    )
     logits = apply(variables, TOKENS)
     assert logits.shape == (2, 6, 7) and logits.dtype == jnp.float32 and bool(jnp.isfinite(logits).all())
     changed = apply(variables, TOKENS.at[:, 4].set((TOKENS[:, 4] + 1) % 7))
@@ -65,7 +67,9 @@ def test_encoder_looks_both_ways_and_segments_separate():
     model = models.get("encoder", vocab_size=7, length=6, layers=1, width=16, heads=2)
     variables = start(model)
     changed, apply = TOKENS.at[:, 5].set((TOKENS[:, 5] + 1) % 7), jax.jit(model.apply)
-    difference = lambda **kw: float(jnp.abs(apply(variables, TOKENS, **kw) - apply(variables, changed, **kw))[:, 0].max())  # noqa: E731
+    difference = lambda **kw: float(
+        jnp.abs(apply(variables, TOKENS, **kw) - apply(variables, changed, **kw))[:, 0].max()
+    )
     assert difference() > 1e-6
     assert difference(segments=jnp.array([[0, 0, 0, 1, 1, 1]] * 2)) == 0.0
 
@@ -75,7 +79,7 @@ def shapes(model):
 
 
 def test_functions_live_in_arch_by_their_sharing():
-    sites = lambda **o: sorted(shapes(decoder(layers=4, activation=spline(), **o)))  # noqa: E731
+    sites = lambda **o: sorted(shapes(decoder(layers=4, activation=spline(), **o)))
     assert sites() == ["mlp_all"]
     assert sites(sharing="per_layer") == ["mlp_0", "mlp_1", "mlp_2", "mlp_3"]
     assert sites(sharing="middle_layers") == ["mlp_first", "mlp_last", "mlp_middle"]
@@ -98,7 +102,7 @@ def test_attention_functions_are_architecture_and_change_the_output(place, site)
 def test_shared_function_gets_gradient_from_every_layer():
     model = decoder(activation=spline(), layers=3)
     variables = start(model)
-    loss = lambda arch: model.apply({"params": variables["params"], "arch": arch}, TOKENS).std()  # noqa: E731
+    loss = lambda arch: model.apply({"params": variables["params"], "arch": arch}, TOKENS).std()
     assert float(jnp.abs(jax.jit(jax.grad(loss))(variables["arch"])["mlp_all"]["function"]["values"]).max()) > 0
 
 
@@ -132,7 +136,9 @@ def test_scores_run():
 
 @pytest.mark.parametrize("width, vocabulary", [(0, 2), (8, 7)])
 def test_mlp_model_reads_bits_or_tokens(width, vocabulary):
-    model = models.get("mlp", vocab_size=vocabulary, outputs=3, length=6, width=width, hidden=16, layers=2, activation=spline())
+    model = models.get(
+        "mlp", vocab_size=vocabulary, outputs=3, length=6, width=width, hidden=16, layers=2, activation=spline()
+    )
     inputs = TOKENS % vocabulary
     assert outputs(model, inputs=inputs).shape == (2, 1, 3)
     swapped = inputs[:, ::-1]

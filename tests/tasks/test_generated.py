@@ -18,7 +18,7 @@ def test_difficulty_caps_the_level_without_a_new_program(name):
     task = tasks.get(name, **({"mixed": True, "mixture": (0, 1, 1)} if name == "addition" else {}))
     levels = task.levels("train")[name == "addition" :]
     batch = jax.jit(lambda key, difficulty: task.batch(key, "train", 64, difficulty))
-    tokens = lambda difficulty: (np.asarray(batch(jax.random.key(0), difficulty)["inputs"]) != task.pad).sum(-1).max()  # noqa: E731
+    tokens = lambda difficulty: (np.asarray(batch(jax.random.key(0), difficulty)["inputs"]) != task.pad).sum(-1).max()
     assert tokens(levels[0]) == tokens(0) == sum(task.sizes(levels[0])) - 1
     assert tokens(levels[-1]) == tokens(99) == sum(task.sizes(levels[-1])) - 1
     assert batch._cache_size() == 1

@@ -21,7 +21,18 @@ def model(**options):
     spline = functions.get("spline", knots=8, init="gelu")
     return models.get(
         "decoder",
-        **dict(vocab_size=2, outputs=2, length=6, answers=1, layers=1, width=16, heads=2, hidden=16, bias=False, activation=spline)
+        **dict(
+            vocab_size=2,
+            outputs=2,
+            length=6,
+            answers=1,
+            layers=1,
+            width=16,
+            heads=2,
+            hidden=16,
+            bias=False,
+            activation=spline,
+        )
         | options,
     )
 

@@ -28,7 +28,10 @@ def test_replica_equals_single_run(mapping, devices):
         alone, _ = small.run(plan, jax.tree.map(lambda x: x[r : r + 1], many), 20)  # noqa: B023
         of_r = jax.tree.map(lambda x: x[r : r + 1], together.weights)  # noqa: B023
         assert difference(of_r, alone.weights) < 1e-5
-    assert difference(jax.tree.map(lambda x: x[:1], together.weights), jax.tree.map(lambda x: x[1:2], together.weights)) > 1e-2
+    assert (
+        difference(jax.tree.map(lambda x: x[:1], together.weights), jax.tree.map(lambda x: x[1:2], together.weights))
+        > 1e-2
+    )
 
 
 @pytest.mark.parametrize("mode", ["held_out", "joint"])
@@ -100,7 +103,9 @@ def test_poisoned_replica_is_left_out_and_the_others_go_on():
     sick = state._replace(weights=jax.tree.map(lambda w: w.at[1].set(jnp.nan), state.weights))
     step = jax.jit(make_step(small.model(), small.TASK, plan, mesh, "vmap"))
     well_replicas = jax.tree.map(lambda x: x[jnp.array([0, 2])], replicas)
-    well = init_state(small.model(), small.TASK, plan, well_replicas, make_mesh(2, devices=jax.devices()[:1]), "vmap", None)()
+    well = init_state(
+        small.model(), small.TASK, plan, well_replicas, make_mesh(2, devices=jax.devices()[:1]), "vmap", None
+    )()
     for _ in range(5):
         sick, metrics = step(sick, replicas)
         well, _ = step(well, well_replicas)
@@ -129,13 +134,13 @@ def test_restarts_are_spread_over_the_period_and_give_fresh_weights():
 
 
 def test_staggered_replicas_wait_and_do_not_vote():
-    state, metrics = small.run(small.plan(), small.replicas(2, stagger=0.5), 11)  # the second starts at step 10
+    _, metrics = small.run(small.plan(), small.replicas(2, stagger=0.5), 11)  # the second starts at step 10
     assert metrics.active[:, 1].tolist() == [False] * 10 + [True]
     waiting, _ = small.run(small.plan(), small.replicas(2, stagger=0.5), 10)
     alone, _ = small.run(small.plan(), small.replicas(1), 10)
     assert difference(waiting.arch, alone.arch) < 1e-6
     fresh, _ = small.run(small.plan(), small.replicas(2), 0)
-    untouched = lambda tree: jax.tree.map(lambda x: x[1], tree)  # noqa: E731
+    untouched = lambda tree: jax.tree.map(lambda x: x[1], tree)
     assert jax.tree.all(jax.tree.map(np.array_equal, untouched(waiting.weights), untouched(fresh.weights)))
 
 

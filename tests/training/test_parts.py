@@ -23,7 +23,10 @@ def test_schedule_warms_up_and_ends_at_its_floor(kind):
 def test_adamw_direction_is_optax_adamw():
     weights = {"kernel": jnp.arange(6.0).reshape(2, 3), "bias": jnp.ones(3), "score_0": {"n": jnp.ones((2, 2))}}
     gradients = jax.tree.map(lambda w: jnp.cos(w), weights)
-    ours, theirs = direction("adamw", 0.9, 0.98, weight_decay=0.1), optax.adamw(3e-3, 0.9, 0.98, weight_decay=0.1, mask=decayed)
+    ours, theirs = (
+        direction("adamw", 0.9, 0.98, weight_decay=0.1),
+        optax.adamw(3e-3, 0.9, 0.98, weight_decay=0.1, mask=decayed),
+    )
     a, b, held_a, held_b = weights, weights, ours.init(weights), theirs.init(weights)
     for _ in range(3):
         ahead, held_a = ours.update(gradients, held_a, a)
@@ -34,7 +37,12 @@ def test_adamw_direction_is_optax_adamw():
 
 
 def test_only_matrices_decay():
-    weights = {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3), "score_0": {"n": jnp.ones((2, 2))}, "scale": jnp.ones(())}
+    weights = {
+        "kernel": jnp.ones((2, 3)),
+        "bias": jnp.ones(3),
+        "score_0": {"n": jnp.ones((2, 2))},
+        "scale": jnp.ones(()),
+    }
     assert decayed(weights) == {"kernel": True, "bias": False, "score_0": {"n": False}, "scale": False}
 
 
@@ -45,7 +53,9 @@ def test_clip_bounds_the_gradient_and_sgd_is_plain():
     np.testing.assert_allclose(ahead["w"], [[0.6, 0.8]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("call, message", [(lambda: direction("adan"), "adam"), (lambda: schedule("cosin", 10), "cosine")])
+@pytest.mark.parametrize(
+    "call, message", [(lambda: direction("adan"), "adam"), (lambda: schedule("cosin", 10), "cosine")]
+)
 def test_unknown_names_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
