@@ -16,6 +16,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.functions.mlp = default.spline(low=-5.0, high=5.0, init="constant")
     config.functions.smoothness = 1e-3
     config.stage1.update(dict(seeds=(10, 11), replicas=8, steps=2400, restart_every=800))
-    config.stage2.update(dict(replicas=16, first_seed=200_000, steps=1000, learning_rates=(1e-3, 3e-3, 1e-2)))
+    config.stage2.update(dict(replicas=16, first_seed=200_000, steps=1000, learning_rates=(3e-4, 1e-3, 3e-3, 1e-2)))
     config.checkpoint_every = 200
     return config

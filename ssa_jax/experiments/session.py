@@ -5,12 +5,11 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from ssa_jax.evaluation import statistics
 from ssa_jax.report.progress import Progress
-from ssa_jax.report.run_folder import RunFolder, open_run
+from ssa_jax.report.run_folder import RunFolder, open_run, write_atomic
 from ssa_jax.training import loop, mesh, step
 from ssa_jax.training.loop import Stage, Trained
 
@@ -31,7 +30,10 @@ class Session:
     def train(self, stage: Stage, arch: Any, cost: str) -> Trained:
         """Runs or resumes a stage; its cost is added to `cost` in the summary."""
         here = mesh.make_mesh(len(stage.replicas.seed), self.config.mesh.data, self.config.mesh.model)
-        directory = self.folder.path / "checkpoints" / stage.name.replace("/", "_")
+        name = stage.name.replace("/", "_")
+        directory = self.folder.path / "checkpoints" / name
+        overview = stage.model.overview(step.example_batch(stage.task))
+        write_atomic(self.folder.path / "parameters" / f"{name}.txt", overview)
         with contextlib.ExitStack() as self._lines:
             self._line = None
             trained = loop.run_stage(stage, arch, here, self.mapping, directory, self)
@@ -63,8 +65,3 @@ class Session:
 def estimate(values: Any) -> dict[str, Any]:
     """Mean with 95 % interval of per-replica values, and their median with the unreached as infinite."""
     return statistics.mean_ci95(values) | {"median": statistics.median_with_unreached(values)}
-
-
-def total_bytes(tree: Any) -> int:
-    """Bytes of all arrays of a tree."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

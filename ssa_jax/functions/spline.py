@@ -131,7 +131,7 @@ class Spline:
         x = self._checked(x)
         inside = ((x >= self.low) & (x <= self.high)).astype(jnp.float32)
         counts = interval_sums(self, x, inside)[0].reshape(-1, self.knots - 1).sum(0)
-        return {"counts": counts, "outside": 1 - inside.mean()}
+        return {"counts": counts, "outside": (1 - inside).mean()}
 
     def roughness(self, params: dict[str, Float[Array, "..."]]) -> Float[Array, ""]:
         """Sum over knots (and channels) of squared second differences, (v_{i-1} - 2 v_i + v_{i+1})^2."""

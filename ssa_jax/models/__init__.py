@@ -13,6 +13,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+from clu import parameter_overview
 from jaxtyping import Array, Float, Int
 
 from ssa_jax.models.mlp import MLPModel
@@ -47,6 +48,17 @@ class Model:
             stacked = jax.tree.map(lambda *each: sum(each), *calls["visits"])
             averages[site] = {"counts": stacked["counts"], "outside": stacked["outside"] / len(calls["visits"])}
         return averages
+
+    def overview(self, batch: Mapping[str, Array]) -> str:
+        """Weights and architecture by name with their shapes, and which attention backend runs, and why."""
+        shapes = jax.eval_shape(lambda: self.init(jax.random.key(0), batch))
+        tables = [
+            f"{part}\n{parameter_overview.get_parameter_overview(shapes[part], include_stats=False)}" for part in shapes
+        ]
+        if isinstance(self.module, Transformer):
+            T = batch["inputs"].shape[1]
+            tables.append(f"attention backend\n{self.module.backend_choice(T)}")
+        return "\n\n".join(tables) + "\n"
 
 
 def names() -> tuple[str, ...]:

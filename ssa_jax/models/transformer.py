@@ -6,7 +6,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ssa_jax import functions, scores
+from ssa_jax import attention, functions, scores
+from ssa_jax.attention.masks import Pattern
 from ssa_jax.models.layers import MLP, PLACES, Attention, ScoreParameters, normalization
 from ssa_jax.models.nonlinearity import SHARINGS, Nonlinearity, for_hidden, part, site
 from ssa_jax.models.positions import POSITIONS
@@ -105,6 +106,21 @@ class Transformer(nn.Module):
             if getattr(self, field) not in allowed:
                 raise no_such(field, getattr(self, field), allowed)
 
+    def backend_choice(self, T: int) -> str:
+        """Which attention backend a sequence of T tokens runs on, and why."""
+        if self.attention_backend != "auto":
+            return f"{self.attention_backend}: as configured"
+        pattern = Pattern(self.causal and self.answers in (None, T), None)
+        choice = attention.choose_backend(self._score(), self.answers or T, T, pattern)
+        return f"{choice.backend}: {choice.reason}"
+
+    def _score(self) -> Any:
+        """The score function, with the attention's function built in where it takes softmax's place."""
+        member = {"score": "raw_spline", "feature": "feature_map"}.get(self.attention_place)
+        if member is None:
+            return part(scores, self.score)
+        return scores.get(member, function=part(functions, self.attention_function), per="layer")
+
     @nn.compact
     def __call__(self, inputs: Int[Array, "B T"], segments: Int[Array, "B T"] | None = None) -> Float[Array, "B A V"]:
         T, dtype = inputs.shape[1], jnp.dtype(self.dtype)
@@ -144,11 +160,8 @@ class Transformer(nn.Module):
         gain, hidden = self.layers**-0.5, self.hidden or 4 * self.width
         activation = for_hidden(part(functions, self.activation), self.sharing, hidden)
         inner = part(functions, self.attention_function)
-        score = part(scores, self.score)
-        member = {"score": "raw_spline", "feature": "feature_map"}.get(self.attention_place)
-        if member:
-            score = scores.get(member, function=inner, per="layer")
-        score_in = "arch" if member else self.score_in
+        score = self._score()
+        score_in = "arch" if self.attention_place in ("score", "feature") else self.score_in
         score_sharing = "per_layer" if score_in == "params" or self.sharing == "per_channel" else self.sharing
         score_sites: dict[str, ScoreParameters] = {}
         blocks = []

@@ -61,7 +61,7 @@ def init_state(
 
     `arch` None takes the model's initial functions.
     """
-    example = _example(task)
+    example = example_batch(task)
 
     def build() -> State:
         fresh = _initializer(model, example, plan)
@@ -93,7 +93,7 @@ def state_shardings(state: State, mesh: Mesh) -> State:
     )
 
 
-def _example(task: Any) -> dict[str, Array]:
+def example_batch(task: Any) -> dict[str, Array]:
     """A batch of one, of zeros: its shapes are what a model needs to start."""
     shapes = jax.eval_shape(lambda: task.batch(jax.random.key(0), "train", 1))
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
@@ -120,7 +120,7 @@ def make_step(
     arch_gradient = gradient(model, 1, plan.accumulate)
     both_gradients = gradient(model, (0, 1), plan.accumulate)
     weights_split = "weights" if plan.mode == "held_out" else "train"
-    fresh = _initializer(model, _example(task), plan)
+    fresh = _initializer(model, example_batch(task), plan)
 
     def restart(_: Any, weights: Any, moments: Any, seed: Any, due: Bool[Array, "R"], born: Int[Array, "R"]) -> Any:
         def redo(old: Any) -> Any:
