@@ -165,7 +165,7 @@ def _key_block_backward(plan, unit, rows, theta, bias, hidden, carry, column):
         weights = jnp.exp(_log_weights(plan, unit, hidden, logits, theta, counts, i, j) - log_sum)
         d_log_weights = weights * (v @ d_out_t - delta)
         d_logits, d_theta_here = plan.score.log_weight_vjp(logits, theta, counts, d_log_weights)
-        d_q = d_q.at[i].add(k_t @ d_logits)
+        d_q = jax.lax.dynamic_update_index_in_dim(d_q, d_q[i] + k_t @ d_logits, i, axis=0)
         d_bias = None if bias is None else add_block(d_bias, d_logits, plan, unit, i, j)
         return d_k + d_logits @ q, d_v + weights @ d_out, d_q, d_theta + d_theta_here, d_bias
 

@@ -5,7 +5,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from ssa_jax.evaluation import statistics
 from ssa_jax.report.progress import Progress
@@ -37,6 +39,8 @@ class Session:
         with contextlib.ExitStack() as self._lines:
             self._line = None
             trained = loop.run_stage(stage, arch, here, self.mapping, directory, self)
+        if jax.process_count() > 1:  # process 0 writes the records that all are about to read
+            multihost_utils.sync_global_devices(stage.name)
         model_steps = float(np.sum(stage.steps - np.asarray(stage.replicas.start)))
         flops = model_steps * step.step_flops(stage.model, stage.task, stage.plan)
         total = self.costs.setdefault(cost, {"seconds": 0.0, "model_steps": 0.0, "flops": 0.0})

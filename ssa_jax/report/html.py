@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ssa_jax.report import table
-from ssa_jax.report.run_folder import RunFolder, flat, write_atomic
+from ssa_jax.report.run_folder import RunFolder, flat, is_writer, write_atomic
 
 _STYLE = """
 :root { --ink: #222; --quiet: #6b6b6b; --line: #e3e3e3; --accent: #0072b2; --wash: #f3f8fb; }
@@ -48,7 +48,8 @@ def write_report(run_folder: RunFolder | str | os.PathLike) -> Path:
     """
     run = run_folder if isinstance(run_folder, RunFolder) else RunFolder(run_folder)
     path = run.path / "report.html"
-    write_atomic(path, _page(run, table.read_summary(run), run.read_json("config.json")))
+    if is_writer():
+        write_atomic(path, _page(run, table.read_summary(run), run.read_json("config.json")))
     return path
 
 
