@@ -19,7 +19,7 @@ _BACKENDS = {
     "linear": (linear.attend, ("kernel",)),
 }
 BACKENDS = ("auto", *_BACKENDS)
-SHORT = 128 * 128
+SHORT = 64 * 128
 """Logits a head, up to which materialised weights are at least as fast as blocks (measured on a CPU)."""
 
 
@@ -49,13 +49,13 @@ def choose_backend(
         choices = [choose_backend(member, queries, keys, pattern, segments, mask, platform) for member in score.members]
         parts = (f"{member.name}: {choice.backend}" for member, choice in zip(score.members, choices, strict=True))
         return Choice("by head", ", ".join(parts))
+    if queries * keys <= SHORT:
+        return Choice("dense", f"{queries} x {keys} logits a head are few enough to materialise")
     if score.family == "kernel":
         reason = linear.refusal(pattern, segments, mask)
         if reason is None:
             return Choice("linear", "features of queries and keys: running sums in linear time")
         return Choice("dense", f"running sums cannot take {reason}")
-    if queries * keys <= SHORT:
-        return Choice("dense", f"{queries} x {keys} logits are few enough to materialise")
     if score.family == "log-weight":
         return Choice("blockwise", f"log-weight score, {queries} x {keys} logits a head: blocks in linear memory")
     return Choice("rows", f"{score.family} score needs whole rows, {queries} x {keys} logits a head: some at a time")

@@ -1,5 +1,6 @@
 """Interleaved timing: every rival in turn, many rounds, so that whatever disturbs the machine disturbs all alike."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,18 +8,68 @@ from typing import Any
 import jax
 import numpy as np
 
+PAUSE = 0.005
+"""Seconds between calls, in which the threads of one library stop spinning before another one's turn."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """Median seconds of a call, and the quartiles of its time over the baseline's in the same round."""
+
+    seconds: float
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+
+    def cells(self) -> tuple[str, str]:
+        """For a table: milliseconds; ratio with its quartiles.
+
+        >>> Timed(0.0214, 0.5123, 0.49, 0.55, 15).cells()
+        ('21.4', '0.51 [0.49, 0.55]')
+        """
+        return f"{1e3 * self.seconds:.3g}", f"{self.ratio:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
 
 def interleave(rivals: Mapping[str, Callable[[], Any]], rounds: int = 15) -> dict[str, float]:
     """Median seconds of each rival's call, results awaited; one warm-up call each compiles it first."""
+    return {name: float(np.median(taken)) for name, taken in _samples(rivals, rounds).items()}
+
+
+def compare(
+    rivals: Mapping[str, Callable[[], Any]], baseline: str, rounds: int = 15, most: int = 3, spread: float = 0.1
+) -> dict[str, Timed]:
+    """Each rival beside the baseline, by the median of the ratios within a round.
+
+    Where the quartiles of a ratio lie further apart than `spread` times its median, all rivals run `rounds` rounds
+    more, up to `most` times in all.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in rivals}
+    for again in range(most):
+        for name, taken in _samples(rivals, rounds, warm_up=again == 0).items():
+            samples[name] += taken
+        ratios = {name: np.divide(taken, samples[baseline]) for name, taken in samples.items()}
+        quartiles = {name: np.quantile(ratio, (0.25, 0.5, 0.75)) for name, ratio in ratios.items()}
+        if all(high - low <= spread * median for low, median, high in quartiles.values()):
+            break
+    return {
+        name: Timed(float(np.median(samples[name])), median, low, high, len(samples[name]))
+        for name, (low, median, high) in quartiles.items()
+    }
+
+
+def _samples(rivals: Mapping[str, Callable[[], Any]], rounds: int, warm_up: bool = True) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {name: [] for name in rivals}
-    for call in rivals.values():
-        jax.block_until_ready(call())
+    if warm_up:
+        for call in rivals.values():
+            jax.block_until_ready(call())
     for _ in range(rounds):
         for name, call in rivals.items():
+            time.sleep(PAUSE)
             began = time.perf_counter()
             jax.block_until_ready(call())
             seconds[name].append(time.perf_counter() - began)
-    return {name: float(np.median(taken)) for name, taken in seconds.items()}
+    return seconds
 
 
 def ratios(seconds: Mapping[str, float], rival: str) -> dict[str, float]:

@@ -32,7 +32,7 @@ def compare(config: Config, session: Session, sources: list[Source]) -> dict[str
         fitted, polynomial_errors = judge.polynomials(sources, config.functions.polynomial_degree)
         sources += fitted
     results, details, verdicts = {}, {}, []
-    for target, changes in config.targets.items():
+    for target, changes in sorted(config.targets.items(), key=lambda item: item[0] != "same"):
         on_target = build.changed(config, changes, f"targets.{target}")
         conditions = judge.judge(session, on_target, target, sources)
         conditions = _pooled(conditions, [source.name for source in sources])

@@ -117,7 +117,7 @@ KERNEL = [
     Case(score="cosformer", causal=True, queries=257, keys=257, batch=1, heads=2, groups=1),
     Case(score="cosformer", keys=S, mask=(B, H, 1, S)),
     Case(score="cosformer", causal=True, keys=S, dtype=jnp.bfloat16),
-    Case(score="feature_map", causal=True, options=(("function", scores.feature_map.functions.get("sin")),)),
+    Case(score="feature_map", causal=True, options=(("function", "relu"),)),
 ]
 ROWS = [
     Case(score="entmax", causal=True, queries=129, keys=129, batch=1, heads=2, groups=1),
@@ -125,3 +125,173 @@ ROWS = [
     Case(score="sparsemax", window=9, segments=True),
     Case(score="sa_softmax", causal=True, bias=(H, 1, T), dtype=jnp.bfloat16),
 ]
+
+CASES = {"dense": [DEFAULT[0], DEFAULT[3], DEFAULT[-1]], "blockwise": DEFAULT, "linear": KERNEL, "rows": ROWS}
+
+
+@pytest.mark.parametrize("backend, case", [(name, case) for name, cases in CASES.items() for case in cases], ids=str)
+def test_backend_gives_the_reference(backend, case):
+    assert_close(*outputs_and_gradients(case, backend), BOUND[case.dtype])
+
+
+PATTERNS = [
+    {},
+    {"causal": True},
+    {"window": 5},
+    {"causal": True, "window": 40},
+    {"segments": True},
+    {"mask": True},
+    {"bias": True, "causal": True},
+]
+SIZES = [(1, 16), (2, 128), (17, 32), (64, 64), (129, 16), (257, 32)]
+
+
+def grid(names):
+    for name, pattern, (length, width), dtype in itertools.product(names, PATTERNS, SIZES, BOUND):
+        shapes = {key: (B, 1, length, length) for key in ("mask", "bias") if pattern.get(key)}
+        yield Case(name, queries=length, keys=length, width=width, dtype=dtype, **{**pattern, **shapes})
+
+
+FULL = [("blockwise", case) for case in grid(LOG_WEIGHT)] + [("rows", case) for case in grid(SIMPLEX)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend, case", FULL, ids=str)
+def test_backend_gives_the_reference_everywhere(backend, case):
+    assert_close(*outputs_and_gradients(case, backend), BOUND[case.dtype])
+
+
+ITERATIVE = ("blockwise",)
+
+
+@pytest.mark.parametrize("backend", ITERATIVE)
+@pytest.mark.parametrize("scale", [0.0, 50.0], ids=["zero q and k", "logits of 1e4"])
+def test_extreme_logits(backend, scale):
+    case = Case(causal=True, scale=scale)
+    ours, truth = outputs_and_gradients(case, backend)
+    assert_close(ours, truth, 1e-3 if scale else 2e-5)
+    if scale == 0:  # values still learn, and so do queries and keys as soon as one of them moves
+        assert np.abs(ours[1]["v"]).max() > 0
+
+
+@pytest.mark.parametrize("backend", ITERATIVE)
+def test_zero_queries_still_learn(backend):
+    score, inputs, constants, cotangent = Case(causal=True).draw()
+    inputs["q"] = jnp.zeros_like(inputs["q"])
+
+    def loss(q):
+        return jnp.vdot(attend(**inputs | {"q": q}, score=score, backend=backend, **constants), cotangent)
+
+    assert float(jnp.abs(jax.grad(loss)(inputs["q"])[:, 1:]).min(axis=-1).max()) > 0
+
+
+@pytest.mark.parametrize("backend", ITERATIVE)
+def test_dead_rows_are_zero(backend):
+    for name in ("ssa", "sigmoid", "softmax1"):
+        case = Case(name, mask=(B, 1, T, T), causal=True)
+        score, inputs, constants, cotangent = case.draw()
+        constants["mask"] = constants["mask"].at[1].set(False)
+
+        def run(inputs, score=score, constants=constants):
+            return attend(**inputs, score=score, backend=backend, **constants)
+
+        out, pullback = jax.vjp(run, inputs)
+        gradients = pullback(cotangent)[0]
+        assert (out[1] == 0).all() and (out[0, : T // 4] == 0).all()
+        assert all((gradients[key][1] == 0).all() for key in ("q", "k", "v"))
+        assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
+@pytest.mark.parametrize("backend", ITERATIVE)
+def test_hidden_blocks_are_skipped(backend):
+    """What no query sees may hold anything, even what would spoil a sum when multiplied with weight 0."""
+    score, inputs, constants, cotangent = Case(queries=128, keys=512, causal=True, batch=1, heads=2).draw()
+    inputs |= {name: inputs[name].at[:, 256:].set(jnp.nan) for name in ("k", "v")}
+    out, pullback = jax.vjp(lambda inputs: attend(**inputs, score=score, backend=backend, **constants), inputs)
+    gradients = pullback(cotangent)[0]
+    assert jnp.isfinite(out).all()
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
+def test_blocks_of_any_size_and_units_of_any_shape_agree():
+    case = Case(score="ssmax", keys=S, mask=(B, H, T, S), bias=(B, 1, T, S), segments=True)
+    score, inputs, constants, cotangent = case.draw()
+    inputs["k"], inputs["v"] = (jnp.repeat(inputs[name], 2, axis=2) for name in "kv")
+
+    def run(inputs, blocks):
+        (mask, segments), bias = (constants["mask"], constants["segment_ids"]), inputs["bias"]
+        out, pullback = jax.vjp(
+            lambda q, k, v, params, bias: blockwise.attend(
+                q, k, v, score, params, segments=segments, mask=mask, bias=bias, blocks=blocks
+            ),
+            *(inputs[name] for name in ("q", "k", "v", "params")),
+            bias,
+        )
+        return out, pullback(cotangent)
+
+    results = [
+        jax.jit(run, static_argnums=1)(inputs, blocks)
+        for blocks in (Blocks(40, 48, 2, 4), Blocks(16, 24, 1, 1), Blocks(8, 16, 1, 2), Blocks(16, 8, 2, 4))
+    ]
+    for other in results[1:]:
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), results[0], other)
+
+
+@pytest.mark.parametrize("backend", ITERATIVE)
+def test_replicas_under_vmap_equal_a_loop(backend):
+    score, inputs, constants, cotangent = Case(causal=True, segments=True).draw()
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), inputs)
+
+    def run(inputs):
+        out, pullback = jax.vjp(lambda inputs: attend(**inputs, score=score, backend=backend, **constants), inputs)
+        return out, pullback(cotangent)[0]
+
+    mapped = jax.jit(jax.vmap(run))(stacked)
+    for r in range(2):
+        alone = jax.jit(run)(jax.tree.map(lambda leaf, r=r: leaf[r], stacked))
+        replica = jax.tree.map(lambda leaf, r=r: leaf[r], mapped)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), replica, alone)
+
+
+@pytest.mark.parametrize("name", ["softmax", "ssa", "entmax", "cosformer"])
+def test_memory_is_linear_in_length(name):
+    score = scores.get(name)
+    params = jax.eval_shape(lambda: score.init(2))
+
+    def run(q, k, v, params, cotangent):
+        out, pullback = jax.vjp(
+            lambda *inputs: attend(*inputs[:3], score=score, params=inputs[3], causal=True), q, k, v, params
+        )
+        return out, pullback(cotangent)
+
+    def temporaries(length):
+        x = jax.ShapeDtypeStruct((1, length, 2, 64), jnp.float32)
+        return jax.jit(run).lower(x, x, x, params, x).compile().memory_analysis().temp_size_in_bytes
+
+    assert temporaries(8192) <= 4.4 * temporaries(2048)
+
+
+def test_what_auto_picks_and_why():
+    def pick(name, length=1024, platform="cpu", **pattern):
+        return api.choose_backend(scores.get(name), length, length, api.Pattern(**pattern), platform=platform)
+
+    assert pick("ssa").backend == "blockwise"
+    assert pick("ssa", 32).backend == "dense"
+    assert pick("sparsemax").backend == "rows"
+    assert pick("cosformer", causal=True).backend == "linear"
+    assert pick("cosformer", window=3) == ("dense", "running sums cannot take a window")
+    assert pick("mixed").reason == "softmax: blockwise, ssa: blockwise"
+
+
+@pytest.mark.parametrize(
+    "name, backend, complaint",
+    [
+        ("entmax", "blockwise", "family simplex"),
+        ("ssa", "linear", "family log-weight"),
+        ("cosformer", "rows", "'dense'"),
+    ],
+)
+def test_a_backend_refuses_a_family_that_it_cannot_run(name, backend, complaint):
+    q = jnp.zeros((1, 4, 2, 8))
+    with pytest.raises(ValueError, match=complaint):
+        attend(q, q, q, score=name, params=scores.get(name).init(2), backend=backend)
