@@ -4,9 +4,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ ! -x .venv/bin/python ]; then
   "${PYTHON:-python3}" -m venv .venv
 fi
-wanted="$(cat requirements.txt pyproject.toml | cksum) ${1:-}"
-if [ "$(cat .venv/installed 2>/dev/null)" != "$wanted" ]; then
+wanted="$(cat requirements.txt pyproject.toml | cksum)"
+installed=".venv/installed-${1:-base}"
+if [ "$(cat "$installed" 2>/dev/null)" != "$wanted" ]; then
   echo "Installing into .venv (about a minute) …"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${1:+[$1]}"
-  echo "$wanted" > .venv/installed
+  echo "$wanted" > "$installed"
 fi

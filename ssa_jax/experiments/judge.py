@@ -26,6 +26,16 @@ class Condition:
     steps: np.ndarray
     accuracy: np.ndarray
 
+    def standing(self) -> tuple[float, float]:
+        """What ranks conditions: final accuracy to three digits, then accuracy over the whole run."""
+        return standing(self.accuracy)
+
+
+def standing(accuracy: np.ndarray) -> tuple[float, float]:
+    """Mean final accuracy of [steps, seeds] to three digits, then its mean over all steps; failed seeds count 0."""
+    filled = np.nan_to_num(accuracy)
+    return float(filled[-1].mean().round(3)), float(filled.mean())
+
 
 def judge(session: Session, config: Config, target: str, sources: list[Source]) -> dict[str, Condition]:
     """Every source and every baseline on `target`; sources with the same functions train in one program."""
@@ -70,7 +80,7 @@ def _train(
 
 
 def _condition(session: Session, stage: Stage, config: Config, shape: tuple[int, int, int], source: int) -> Condition:
-    """The source's results at the learning rate whose final validation accuracy is highest (ties: reached sooner)."""
+    """The source's results at the learning rate that stands best on the validation split."""
 
     def of(split: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
         steps, values = session.history(stage.name, split, metric)
@@ -80,8 +90,7 @@ def _condition(session: Session, stage: Stage, config: Config, shape: tuple[int,
     _, test = of("test", "accuracy")
     percent = round(100 * config.threshold)
     rates = list(config.stage2.learning_rates)
-    final, mean = np.nan_to_num(validation[-1]).mean(-1), np.nan_to_num(validation).mean((0, 2))
-    chosen = max(range(len(rates)), key=lambda i: (final[i].round(3), mean[i]))
+    chosen = max(range(len(rates)), key=lambda i: standing(validation[:, i]))
     metrics = {"test_accuracy": test[-1, chosen].tolist()}
     metrics[f"steps_to_{percent}"] = statistics.steps_to(steps, test[:, chosen], config.threshold)
     metrics["test_loss"] = of("test", "loss")[1][-1, chosen].tolist()
@@ -91,7 +100,7 @@ def _condition(session: Session, stage: Stage, config: Config, shape: tuple[int,
         metrics[f"{split}_accuracy"] = of(split, "accuracy")[1][-1, chosen].tolist()
     swept = {
         f"{rate:g}": {
-            "validation_accuracy": float(final[i]),
+            "validation_accuracy": standing(validation[:, i])[0],
             "test_accuracy": estimate(test[-1, i].tolist()),
             f"steps_to_{percent}": estimate(statistics.steps_to(steps, test[:, i], config.threshold)),
         }

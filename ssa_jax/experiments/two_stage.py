@@ -95,16 +95,23 @@ def _estimates(condition: Condition) -> dict[str, Any]:
 
 def _verdict(conditions: dict[str, Condition], config: Config) -> str:
     """One sentence: the first learned condition against the best baseline, paired by seed."""
-    learned, ours = next(iter(conditions.items()))
-    if not config.baselines:
-        return f"{learned}: test accuracy {np.nanmean(ours.metrics['test_accuracy']):.3f}."
-    best = max(config.baselines, key=lambda name: np.nanmean(conditions[name].accuracy[-1]))
-    theirs = conditions[best].metrics["test_accuracy"]
+    best = max(config.baselines, key=lambda name: conditions[name].standing(), default=None)
+    name, ours = next(iter(conditions.items()))
     mine = np.array(ours.metrics["test_accuracy"], np.float64)
-    searches = len(mine) // len(theirs)
-    difference = statistics.paired_difference(mine.reshape(searches, -1).mean(0).tolist(), theirs)
-    low, high = (round(bound, 3) if bound is not None else None for bound in difference["ci95"])
+    told = f"{name}: test accuracy {np.nanmean(mine):.3f}{_pace(ours)}"
+    if best in (None, name):
+        return told + "."
+    theirs = conditions[best].metrics["test_accuracy"]
+    difference = statistics.paired_difference(np.nanmean(mine.reshape(-1, len(theirs)), axis=0).tolist(), theirs)
+    low, high = (f"{bound:.3f}" if bound is not None else "?" for bound in difference["ci95"])
     return (
-        f"{learned} {mine.mean():.3f} against {best} {np.mean(theirs):.3f}: "
-        f"{difference['mean']:+.3f} [{low}, {high}] test accuracy over {len(theirs)} fresh seeds."
+        f"{told}, against {best}: {np.nanmean(np.array(theirs, np.float64)):.3f}{_pace(conditions[best])}; "
+        f"difference {difference['mean']:+.3f} [{low}, {high}] over {len(theirs)} fresh seeds."
     )
+
+
+def _pace(condition: Condition) -> str:
+    """', median N steps to 99 %' as far as the threshold was reached."""
+    ((metric, values),) = ((m, v) for m, v in condition.metrics.items() if m.startswith("steps_to_"))
+    median, percent = statistics.median_with_unreached(values), metric.rsplit("_", 1)[-1]
+    return f", median {percent} % not reached" if median is None else f", median {median:g} steps to {percent} %"

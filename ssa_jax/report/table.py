@@ -82,6 +82,18 @@ def comparison(summary: Mapping[str, Any], metrics: Sequence[str] | None = None)
     return Table(tuple(header), tuple(map(tuple, rows)))
 
 
+def joined(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Several runs in one table: accuracy and steps to the threshold of each condition, named 'run: condition'."""
+    header, rows = (), []
+    for run, summary in summaries.items():
+        metrics = {metric for measured in summary["results"].values() for metric in measured}
+        kept = ["test_accuracy", *sorted(metric for metric in metrics if metric.startswith("steps_to_"))]
+        part = comparison(summary, kept)
+        header = max(header, part.header, key=len)
+        rows += [(f"{run}: {name}", *cells) for name, *cells in part.rows]
+    return Table(header, tuple((*row, *[NOTHING] * (len(header) - len(row))) for row in rows))
+
+
 def costs(summary: Mapping[str, Any]) -> Table:
     """What every stage cost: steps of one model, seconds, floating-point operations, and what else was counted."""
     kinds = list(dict.fromkeys(kind for cost in summary["cost"].values() for kind in cost))
