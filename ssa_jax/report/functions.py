@@ -1,8 +1,10 @@
 """Learned functions as files that others can use: portable JSON, CSV in the published layout, a picture."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import jax
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -52,3 +54,22 @@ def export(
     grid, label = np.asarray(function.grid()), name.replace("_", " ")
     picture = {"label": label, "grid": grid, "values": values, "initial": initial, "support": support}
     plots.learned_functions(f"{stem}.png", [picture])
+
+
+def gallery(path: Path, folders: Sequence[Path]) -> None:
+    """Draws every learned function of several runs into one PNG, a panel each."""
+    pictures = []
+    for folder in folders:
+        for file in sorted((folder / "functions").rglob("*.json")):
+            learned = functions.load(file)
+            panel = {
+                "label": f"{folder.name} {file.parent.name} {file.stem}".replace("_", " "),
+                "grid": np.asarray(learned.function.grid()),
+                "values": np.asarray(learned.params["values"]),
+                "initial": np.asarray(learned.function.init(jax.random.key(0))["values"]),
+                "support": None if learned.support is None else np.asarray(learned.support["counts"]),
+            }
+            pictures.append(panel)
+    if not pictures:
+        raise ValueError(f"No learned function in {', '.join(map(str, folders))}.")
+    plots.learned_functions(path, pictures)
