@@ -25,6 +25,12 @@ def optimizer(**changes) -> ml_collections.ConfigDict:
     return ml_collections.ConfigDict(fields | changes)
 
 
+def architecture_optimizer(**changes) -> ml_collections.ConfigDict:
+    """The optimizer of shared functions: slow moments, no decay, no clipping, a linear fall to 0."""
+    slow = dict(name="adam", b1=0.99, b2=0.999, weight_decay=0.0, clip=0.0, schedule="linear", floor=0.0)
+    return optimizer(**slow | changes)
+
+
 def transformer(**changes) -> ml_collections.ConfigDict:
     """A Transformer; vocabulary, outputs, length and answers come from the task."""
     fields = dict(
@@ -87,7 +93,7 @@ def get_config() -> ml_collections.ConfigDict:
         dict(
             experiment="two_stage",  # two_stage: learn, freeze, judge; train: one model or several, nothing learned
             task=dict(name="parity", seed=0, bits=10),  # name and options of the task; seed fixes its splits
-            model=transformer(),
+            model=transformer(),  # or mlp()
             functions=dict(
                 mlp=spline(),  # the MLP's function
                 attention=spline(),  # the attention's function, where attention_place is not none
@@ -106,22 +112,21 @@ def get_config() -> ml_collections.ConfigDict:
                 stagger=0.0,  # replica r starts at r/R of this fraction of the steps
                 restart_every=0,  # steps after which a replica is re-initialised, at phase r/R; 0: never
                 learning_rate=3e-3,  # peak, weights
-                optimizer=optimizer(schedule="constant"),
+                optimizer=optimizer(schedule="constant"),  # of the weights
                 arch_learning_rate=0.02,  # peak, architecture, in units of the knots' values
-                arch_optimizer=optimizer(name="adam", b1=0.99, b2=0.999, weight_decay=0.0, clip=0.0, schedule="linear",
-                                         floor=0.0),
+                arch_optimizer=architecture_optimizer(),  # of the functions
                 accumulate=1,  # micro-batches a step
                 eval_every=50,  # steps between evaluations, and in one dispatch
             ),
             stage2=dict(
                 replicas=8,  # fresh seeds of every condition
                 first_seed=100_000,  # their seeds are first_seed, first_seed + 1, …
-                steps=1000,
-                batch_size=128,
+                steps=1000,  # steps of each model
+                batch_size=128,  # B, examples a step and replica
                 learning_rates=(3e-3, 1e-2),  # swept for every condition; validation accuracy selects
-                optimizer=optimizer(),
-                accumulate=1,
-                eval_every=50,
+                optimizer=optimizer(),  # of the weights
+                accumulate=1,  # micro-batches a step
+                eval_every=50,  # steps between evaluations, and in one dispatch
             ),
             baselines=("gelu", "relu"),  # fixed activations judged beside the learned function
             variants={},  # NAME: fields of this config that a search changes, e.g. {"stage1": {"replicas": 1}}
@@ -131,4 +136,4 @@ def get_config() -> ml_collections.ConfigDict:
             mesh=dict(data=1, model=1),  # devices along these axes; the rest go to the replicas
             replica_mapping="auto",  # vmap, map (one replica after another), auto: map on CPU
         )
-    )  # fmt: skip
+    )
