@@ -42,5 +42,5 @@ def test_every_field_of_the_default_is_explained():
     """Each line that sets a field carries a comment; only those that open a group do not."""
     lines = (FOLDER / "default.py").read_text().split("    return ml_collections.ConfigDict(\n")[-1].splitlines()
     fields = [line.strip() for line in lines if "=" in line and not line.rstrip().endswith("dict(")]
-    assert len(fields) > 40
+    assert len(fields) > 30
     assert [line for line in fields if "#" not in line] == []
