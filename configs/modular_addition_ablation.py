@@ -3,7 +3,7 @@
 python -m ssa_jax.main --config=configs/modular_addition_ablation.py --workdir=runs/modular_addition_ablation
 
 2 CPU cores: about 8 minutes. Expect, at 35 % of the pairs, test accuracy: M-8 .95, M-4 .97, M-1 .68, joint .67,
-synchronous .55, staggered .39, searched on the 35 % alone .09; x² and cos put in by hand 1.00 (docs/results/two_stage.md).
+synchronous .55, staggered .39, searched on the 35 % alone .09; x² and cos put in by hand 1.00.
 """
 
 import ml_collections
