@@ -1,7 +1,7 @@
 # Sourced by the other scripts: a virtual environment .venv that holds what requirements.txt asks for.
 # usage: . launch/setup.sh [EXTRA]
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-if [ ! -x .venv/bin/python ]; then
+if ! .venv/bin/python -m pip --version > /dev/null 2>&1; then  # absent, or its making was interrupted
   "${PYTHON:-python3}" -m venv .venv
 fi
 wanted="$(cat requirements.txt pyproject.toml | cksum)"

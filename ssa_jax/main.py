@@ -49,7 +49,14 @@ def run() -> None:
     """The console entry point."""
     sys.path.insert(0, ".")  # configs import each other from the folder of the call
     flags.mark_flags_as_required(["config", "workdir"])
-    app.run(main)
+    app.run(main, flags_parser=_parse)
+
+
+def _parse(arguments: list[str]) -> list[str]:
+    try:
+        return flags.FLAGS(arguments)
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:  # an unknown field, a missing file, …
+        sys.exit(f"ssa_jax: {error}")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,9 @@ class Registry:
     def register(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """A decorator that adds a builder (function or dataclass) under `name`."""
 
+        if name in self._builders:
+            raise ValueError(f"{self.kind} {name!r} is registered already.")
+
         def add(builder: Callable[..., Any]) -> Callable[..., Any]:
             self._builders[name] = builder
             return builder
@@ -60,5 +63,5 @@ class Registry:
         builder, allowed = self.builder(name), self.options(name)
         for option in options:
             if option not in allowed:
-                raise no_such(f"option of {self.kind} {name!r}:", option, allowed)
+                raise no_such(f"option of {self.kind} {name!r}", option, allowed)
         return builder(**options)

@@ -21,14 +21,15 @@ class Condition:
     """One condition on one target: what its chosen learning rate gave, seed by seed."""
 
     metrics: dict[str, list[float | None]]
-    learning_rate: float
+    learning_rates: list[float]
     swept: dict[str, dict[str, Any]]
     steps: np.ndarray
     accuracy: np.ndarray
+    validation: np.ndarray
 
     def standing(self) -> tuple[float, float]:
-        """What ranks conditions: final accuracy to three digits, then accuracy over the whole run."""
-        return standing(self.accuracy)
+        """What ranks conditions: final validation accuracy to three digits, then over the whole run."""
+        return standing(self.validation)
 
 
 def standing(accuracy: np.ndarray) -> tuple[float, float]:
@@ -45,7 +46,7 @@ def judge(session: Session, config: Config, target: str, sources: list[Source]) 
         label = group[0].name if len(group) == 1 else f"{group[0].name}-and-{len(group) - 1}-more"
         results |= _train(session, config, f"{target}/{label}", parts, arch, [source.name for source in group])
     for name in config.baselines:
-        fixed = Functions(functions.get(name), functions.get("identity"))
+        fixed = Functions(functions.get(name), functions.get("identity"), sharing=config.functions.sharing)
         results |= _train(session, config, f"{target}/{name}", fixed, {}, [name])
     return results
 
@@ -65,7 +66,7 @@ def _train(
     shifted = tuple(split for split in task.splits if split in task.shifted)
     stage = Stage(
         name=f"stage2/{label}",
-        model=build.model_of(config, task, parts),
+        model=build.model_of(config, task, parts, searched=bool(arch)),
         task=task,
         plan=build.judge_plan(config, stacked_arch=bool(arch)),
         replicas=replicas,
@@ -88,7 +89,7 @@ def _condition(session: Session, stage: Stage, config: Config, shape: tuple[int,
 
     steps, validation = of("validation", "accuracy")
     _, test = of("test", "accuracy")
-    percent = round(100 * config.threshold)
+    percent = f"{100 * config.threshold:g}"
     rates = list(config.stage2.learning_rates)
     chosen = max(range(len(rates)), key=lambda i: standing(validation[:, i]))
     metrics = {"test_accuracy": test[-1, chosen].tolist()}
@@ -106,15 +107,15 @@ def _condition(session: Session, stage: Stage, config: Config, shape: tuple[int,
         }
         for i, rate in enumerate(rates)
     }
-    return Condition(metrics, rates[chosen], swept, steps, test[:, chosen])
+    return Condition(metrics, [rates[chosen]], swept, steps, test[:, chosen], validation[:, chosen])
 
 
 def polynomials(sources: list[Source], degree: int) -> tuple[list[Source], dict[str, float]]:
     """Each source with a polynomial of `degree` fitted to each of its splines, weighted by where inputs fell."""
     fitted, errors = [], {}
     for source in sources:
-        arch, specs = {}, {}
-        for site, learned in learned_functions(source.arch).items():
+        arch, specs = dict(source.arch), {}
+        for site, learned in learned_functions(source.parts, source.arch).items():
             function, leading = source.parts.at(site), learned["values"].shape[:-1]
             row = {"values": learned["values"].reshape(function.shape)}
             spec, params, error = functions.fit_polynomial(function, row, source.support.get(site), degree)
@@ -122,7 +123,10 @@ def polynomials(sources: list[Source], degree: int) -> tuple[list[Source], dict[
             arch[site] = {next(iter(source.arch[site])): params}
             specs[site.startswith("mlp")] = spec
             errors[f"{source.name}/{site}"] = float(error)
-        parts = Functions(specs.get(True, source.parts.mlp), specs.get(False, source.parts.attention),
-                          source.parts.attention_place)  # fmt: skip
-        fitted.append(Source(f"polynomial {source.name}", parts, arch, {}, {}))
+        parts = dataclasses.replace(
+            source.parts,
+            mlp=specs.get(True, source.parts.mlp),
+            attention=specs.get(False, source.parts.attention),
+        )
+        fitted.append(Source(f"polynomial {source.name}", f"polynomial {source.group}", parts, arch, {}, {}))
     return fitted, errors

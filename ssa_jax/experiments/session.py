@@ -1,6 +1,5 @@
 """A run in progress: its folder, its mesh, what its stages report and cost."""
 
-import contextlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -26,18 +25,14 @@ class Session:
         self.folder: RunFolder = open_run(workdir, config.to_dict(), overrides)
         self.mapping = mesh.resolve_mapping(config.replica_mapping)
         self.costs: dict[str, dict[str, float]] = {}
-        self._lines = contextlib.ExitStack()
-        self._line: Progress | None = None
 
     def train(self, stage: Stage, arch: Any, cost: str) -> Trained:
         """Runs or resumes a stage; its cost is added to `cost` in the summary."""
         here = mesh.make_mesh(len(stage.replicas.seed), self.config.mesh.data, self.config.mesh.model)
-        name = stage.name.replace("/", "_")
-        directory = self.folder.path / "checkpoints" / name
+        directory = self.folder.path / "checkpoints" / stage.name
         overview = stage.model.overview(step.example_batch(stage.task))
-        write_atomic(self.folder.path / "parameters" / f"{name}.txt", overview)
-        with contextlib.ExitStack() as self._lines:
-            self._line = None
+        write_atomic(self.folder.path / "parameters" / f"{stage.name}.txt", overview)
+        with Progress(stage.name, stage.steps) as self._line:
             trained = loop.run_stage(stage, arch, here, self.mapping, directory, self)
         if jax.process_count() > 1:  # process 0 writes the records that all are about to read
             multihost_utils.sync_global_devices(stage.name)
@@ -55,8 +50,6 @@ class Session:
         self.folder.truncate(stage, step)
 
     def progress(self, stage: str, step: int, steps: int, numbers: dict[str, float]) -> None:
-        if self._line is None:
-            self._line = self._lines.enter_context(Progress(stage, steps))
         self._line.update(step, numbers["loss"], numbers["accuracy"])
 
     def history(self, stage: str, split: str, metric: str) -> tuple[np.ndarray, np.ndarray]:

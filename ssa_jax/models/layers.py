@@ -5,7 +5,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ssa_jax import attention
 from ssa_jax.models.nonlinearity import Nonlinearity
@@ -50,16 +50,31 @@ class ScoreParameters(nn.Module):
     collection: str
 
     @nn.compact
-    def __call__(self, q: Float[Array, "B T H E"], k: Float[Array, "B S G E"]) -> Any:
+    def __call__(
+        self,
+        q: Float[Array, "B T H E"],
+        k: Float[Array, "B S G E"],
+        visible: Bool[Array, "#B 1 T S"] | None = None,
+        bias: Float[Array, "1 H T S"] | None = None,
+    ) -> Any:
         function = getattr(self.score, "function", None)
         if self.is_mutable_collection("support") and hasattr(function, "support") and not self.is_initializing():
-            k = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
-            logits = jnp.einsum("bthe,bshe->bhts", q, k) / q.shape[-1] ** 0.5
-            seen = jnp.concatenate([q.ravel(), k.ravel()]) if self.score.family == "kernel" else logits
-            self.sow("support", "visits", function.support(seen))
+            if self.score.family == "kernel":
+                self.sow("support", "visits", function.support(jnp.concatenate([q.ravel(), k.ravel()])))
+            else:
+                self.sow("support", "visits", _visible_support(function, q, k, visible, bias))
         if self.collection == "arch":
             return self.variable("arch", "score", lambda: self.score.init(self.heads)).value
         return self.param("score", lambda key: self.score.init(self.heads))
+
+
+def _visible_support(function: Any, q: Array, k: Array, visible: Array | None, bias: Array | None) -> dict[str, Array]:
+    """`function.support` of the logits that the mask lets through."""
+    k = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
+    logits = jnp.einsum("bthe,bshe->bhts", q, k) / q.shape[-1] ** 0.5 + (0.0 if bias is None else bias)
+    visible = jnp.broadcast_to(True if visible is None else visible, logits.shape)
+    counts = function.support(jnp.where(visible, logits, jnp.nan))["counts"]
+    return {"counts": counts, "outside": 1 - counts.sum() / visible.sum()}
 
 
 class Attention(nn.Module):
@@ -92,17 +107,19 @@ class Attention(nn.Module):
         if self.positions == "rope":
             q, k = rotate(q, S - T, self.rope_fraction), rotate(k, 0, self.rope_fraction)
         # fewer queries than keys: they are the last positions, which `attend` cannot know
-        late = S - T + jnp.arange(T)[:, None] >= jnp.arange(S) if self.causal and T < S else None
+        past = S - T + jnp.arange(T)[:, None] >= jnp.arange(S) if self.causal else jnp.ones((T, S), bool)
+        same = True if segments is None else segments[:, None, S - T :, None] == segments[:, None, None, :]
+        bias = alibi(self.heads, T, S) if self.positions == "alibi" else None
         out = attention.attend(
             q,
             k,
             v,
             score=self.score,
-            params=self.score_parameters(q, k) if self.score_parameters is not None else {},
-            mask=late,
+            params=self.score_parameters(q, k, past & same, bias) if self.score_parameters is not None else {},
+            mask=past if self.causal and T < S else None,
             causal=self.causal and T == S,
             segment_ids=None if segments is None else (segments[:, S - T :], segments),
-            bias=alibi(self.heads, T, S) if self.positions == "alibi" else None,
+            bias=bias,
             backend=self.backend,
         )
         return dense(D, "out", self.dtype, self.bias, self.gain)(out.reshape(B, T, self.heads * E))

@@ -84,6 +84,11 @@ class Transformer(nn.Module):
 
     def check(self) -> None:
         """ValueError that names the field, its value and what is allowed."""
+        for field in ("layers", "width", "heads", "kv_heads", "hidden"):
+            if getattr(self, field) is not None and getattr(self, field) < 1:
+                raise ValueError(f"{field} {getattr(self, field)} must be positive.")
+        if not 0 < self.rope_fraction <= 1:
+            raise ValueError(f"rope_fraction {self.rope_fraction} must be in (0, 1].")
         if self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}.")
         if self.heads % (self.kv_heads or self.heads):

@@ -180,9 +180,15 @@ class RunFolder:
         records = []
         for number, line in enumerate(self._whole_lines(), start=1):
             try:
-                records.append(json.loads(line))
+                record = json.loads(line)
+                if not isinstance(record, dict):
+                    raise ValueError("no record")
             except ValueError as error:
-                raise ValueError(f"{self.metrics}, line {number} is not JSON: {line[:80]!r}.") from error
+                raise ValueError(
+                    f"{self.metrics}, line {number} is not a record: {line[:80]!r}. The file was changed from outside; "
+                    "start again in another workdir."
+                ) from error
+            records.append(record)
         return [record for record in records if stage is None or record.get("stage") == stage]
 
     def truncate(self, stage: str, step: int) -> None:
@@ -227,6 +233,8 @@ def open_run(workdir: str | os.PathLike, config: Mapping[str, Any], overrides: M
     config, here = plain(config), plain(environment())
     if (run.path / "config.json").exists():
         record = run.read_json("config.json")
+        if not isinstance(record, dict) or not {"config", "history", "environment"} <= record.keys():
+            raise ValueError(f"{run.path / 'config.json'} is not a run's config. Give another workdir.")
         if changed := changed_fields(record["config"], config):
             raise ValueError(
                 f"{run.path} holds a run with another config. Changed:\n  "
@@ -237,6 +245,10 @@ def open_run(workdir: str | os.PathLike, config: Mapping[str, Any], overrides: M
             record["history"].append({"time": _now(), "environment": here})
             run.write_json("config.json", record)
     else:
+        if left := [name for name in ("checkpoints", "metrics.jsonl") if (run.path / name).exists()]:
+            raise ValueError(
+                f"{run.path} holds {' and '.join(left)} of a run without config.json. Give another workdir."
+            )
         seeds = {field: value for field, value in flat(config).items() if "seed" in field.rsplit(".", 1)[-1]}
         record = {"config": config, "overrides": overrides, "seeds": seeds, "time": _now(), "environment": here}
         run.write_json("config.json", record | {"history": []})

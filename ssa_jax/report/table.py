@@ -43,12 +43,23 @@ class Table:
 
 
 def is_learned(condition: str) -> bool:
-    """Whether a condition uses what stage 1 learned: its name says so, after the target that it may begin with.
+    """Whether a condition is the learned one: its name says so, after the target that it may begin with.
 
     >>> [is_learned(name) for name in ("gelu", "learned", "less_data: learned")]
     [False, True, True]
     """
-    return condition.rsplit(": ", 1)[-1].startswith("learned")
+    return condition.rsplit(": ", 1)[-1] == "learned"
+
+
+def searched(summary: Mapping[str, Any], condition: str) -> Mapping[str, float] | None:
+    """The cost of the search behind a condition (of all its seeds), None where nothing was searched.
+
+    >>> cost = {"stage1": {"model_steps": 8}, "stage1 joint": {"model_steps": 9}, "stage2": {"model_steps": 5}}
+    >>> [searched({"cost": cost}, name) for name in ("learned", "less_data: joint", "polynomial learned", "gelu")]
+    [{'model_steps': 8}, {'model_steps': 9}, {'model_steps': 8}, None]
+    """
+    name = condition.rsplit(": ", 1)[-1].removeprefix("polynomial ")
+    return summary["cost"].get("stage1" if name == "learned" else f"stage1 {name}")
 
 
 def read_summary(run: RunFolder | str | os.PathLike) -> dict[str, Any]:
@@ -65,7 +76,7 @@ def comparison(summary: Mapping[str, Any], metrics: Sequence[str] | None = None)
 
     `steps_to_...` shows the median (a seed that never got there counts as infinite) and how many seeds got there;
     any other metric its mean and 95 % interval. Where the run has a stage 1, its cost stands beside the
-    conditions that use it (see `is_learned`), in the steps of one model.
+    conditions that use it (see `searched`), in the steps of one model.
 
     Args:
         summary: the content of summary.json.
@@ -75,10 +86,11 @@ def comparison(summary: Mapping[str, Any], metrics: Sequence[str] | None = None)
     metrics = metrics or list(dict.fromkeys(metric for measured in results.values() for metric in measured))
     header = ["condition", *map(_heading, metrics)]
     rows = [[name, *(_cell(metric, measured.get(metric)) for metric in metrics)] for name, measured in results.items()]
-    if stage1 := summary["cost"].get("stage1"):
+    if any(stage.startswith("stage1") for stage in summary["cost"]):
         header.append("stage-1 model-steps (time)")
         for row in rows:
-            row.append(_cost(stage1) if is_learned(row[0]) else NOTHING)
+            stage1 = searched(summary, row[0])
+            row.append(_cost(stage1) if stage1 else NOTHING)
     return Table(tuple(header), tuple(map(tuple, rows)))
 
 

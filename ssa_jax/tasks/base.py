@@ -78,7 +78,7 @@ class Task(abc.ABC):
 
     def _known(self, split: str) -> str:
         if split not in self.splits:
-            raise no_such(f"split of task {self.name!r}:", split, self.splits)
+            raise no_such(f"split of task {self.name!r}", split, self.splits)
         return split
 
 

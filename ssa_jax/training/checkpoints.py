@@ -68,10 +68,12 @@ class Checkpoints:
         arguments = ocp.args.Composite(state=ocp.args.StandardRestore(like), meta=ocp.args.JsonRestore())
         try:
             restored = self.manager.restore(step, args=arguments)
+        except (PermissionError, MemoryError):
+            raise  # nothing is wrong with the checkpoint
         except Exception as error:  # orbax raises many kinds for a damaged folder
             others = [s for s in self.manager.all_steps() if s != step]
             raise ValueError(
-                f"Checkpoint {self.directory / str(step)} can't be read ({type(error).__name__}). "
+                f"Checkpoint {self.directory / str(step)} can't be read ({type(error).__name__}: {str(error)[:200]}). "
                 f"Delete that folder to resume from {f'step {max(others)}' if others else 'the start of the stage'}."
             ) from error
         return restored["state"], restored["meta"]

@@ -85,7 +85,7 @@ def run_stage(
             for split in stage.eval_splits
         }
         began, waiting = time.perf_counter(), None
-        reader = _Reader(stage, observer, start, began)
+        reader = _Reader(stage, observer)
         for at in range(start + stage.eval_every, stage.steps + 1, stage.eval_every):
             state, numbers = chunk(state, replicas)
             measured = {split: evaluate(state, replicas) for split, evaluate in evaluations.items()}
@@ -98,7 +98,7 @@ def run_stage(
                 waiting = None
                 seconds = meta["seconds"] + time.perf_counter() - began
                 checkpoints.save(at, state, {"seconds": seconds}, reader.score)
-            if stop and at < stage.steps:
+            if stop:
                 checkpoints.wait()
                 raise Preempted(f"{stage.name} was asked to end and saved step {at}; the same command resumes.")
         return Trained(state, seconds)
@@ -107,8 +107,8 @@ def run_stage(
 class _Reader:
     """Turns device numbers of a chunk into records, reports replicas that fail, and tells the progress."""
 
-    def __init__(self, stage: Stage, observer: Observer, start: int, began: float):
-        self.stage, self.observer, self.start, self.began = stage, observer, start, began
+    def __init__(self, stage: Stage, observer: Observer):
+        self.stage, self.observer = stage, observer
         self.seeds = np.asarray(stage.replicas.seed)
         self.failed: set[int] = set()
         self.score = float("nan")
@@ -119,18 +119,19 @@ class _Reader:
             if replica not in self.failed:
                 self.failed.add(int(replica))
                 log.warning(
-                    "%s: replica %d (seed %d) is not finite at step %d; it is left out of the shared gradient",
+                    "%s: replica %d (seed %d) is not finite at step %d; the others go on without it",
                     *(self.stage.name, replica, self.seeds[replica], numbers["failed_at"][replica]),
                 )
         healthy = numbers.pop("failed_at") < 0
+        for metrics in measured.values():  # what the chunk's last update broke shows in its evaluation only
+            healthy &= np.isfinite(metrics["loss"])
         self.failed &= set(np.flatnonzero(~healthy).tolist())  # a re-initialised replica is well again
         for split, metrics in {"train": numbers, **measured}.items():
             for metric, values in metrics.items():
                 self._record(at, split, metric, np.where(healthy, values, np.nan))
         if self.stage.eval_splits:
-            self.score = float(np.nanmean(measured[self.stage.eval_splits[0]]["accuracy"]))
-        rate = (at - self.start) / max(time.perf_counter() - self.began, 1e-9)
-        told = {"loss": _mean(numbers["loss"]), "accuracy": self.score, "steps/s": rate}
+            self.score = _mean(np.where(healthy, measured[self.stage.eval_splits[0]]["accuracy"], np.nan))
+        told = {"loss": _mean(numbers["loss"]), "accuracy": self.score}
         self.observer.progress(self.stage.name, at, self.stage.steps, told)
 
     def _record(self, at: int, split: str, metric: str, values: np.ndarray) -> None:

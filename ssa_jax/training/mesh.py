@@ -1,6 +1,5 @@
 """Where a step runs: one mesh with axes (replica, data, model), and how a function is applied to every replica."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +21,11 @@ def make_mesh(replicas: int, data: int = 1, model: int = 1, devices: list[jax.De
     devices = jax.devices() if devices is None else devices
     if len(devices) % (data * model):
         raise ValueError(f"mesh.data {data} x mesh.model {model} does not divide the {len(devices)} devices.")
-    along = math.gcd(replicas, len(devices) // (data * model))
+    groups = len(devices) // (data * model)
+    along = max(d for d in range(1, groups + 1) if replicas % d == 0)
     used = devices[: along * data * model]
+    if len({d.process_index for d in used}) < len({d.process_index for d in devices}):
+        raise ValueError(f"{replicas} replicas use {len(used)} of {len(devices)} devices and leave a host without one.")
     return jax.make_mesh((along, data, model), AXES, axis_types=(AxisType.Auto,) * 3, devices=used)
 
 

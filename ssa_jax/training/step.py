@@ -135,7 +135,9 @@ def make_step(
         if plan.restart_every:
             due = (born == state.step) & (state.step > 0)
             weights, moments = per_device(restart, mesh)((), weights, moments, replicas.seed, due, born)
-        held_out = task.batch(stream(plan.shared_seed, DATA, state.step), "architecture", plan.batch_size)
+        held_out = ()
+        if plan.mode == "held_out":
+            held_out = task.batch(stream(plan.shared_seed, DATA, state.step), "architecture", plan.batch_size)
 
         def replica_step(shared: Any, weights: Any, moments: Any, replica: Replicas, born: Int[Array, ""]) -> Any:
             arch, held_out, step = shared

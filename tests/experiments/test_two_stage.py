@@ -3,10 +3,12 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -16,7 +18,9 @@ import pytest
 import ssa_jax
 from configs import default
 from ssa_jax import experiments, functions
-from ssa_jax.experiments import build
+from ssa_jax.evaluation import statistics
+from ssa_jax.experiments import build, judge
+from ssa_jax.experiments.two_stage import _estimates
 from ssa_jax.report.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
@@ -137,9 +141,24 @@ def test_changed_config_is_refused_with_the_field(finished):
         ("stage2.accumulate", 3, "accumulate 3"),
         ("baselines", ("gellu",), "gelu"),
         ("variants", {"a": {"stage1": {"replica": 2}}}, "replicas"),
+        ("variants", {"a": {"stage1": {"optimizer": {"wieght_decay": 0.0}}}}, "weight_decay"),
+        ("variants", {"a": {"stage2": {"steps": 10}}}, "stage2"),
+        ("variants", {"gelu": {}}, "gelu"),
+        ("variants", {"a/b": {}}, "a/b"),
+        ("targets", {"same": {"stage1": {"steps": 10}}}, "stage1"),
+        ("targets", {}, "targets is empty"),
+        ("baselines", ("spline",), "spline"),
+        ("functions.mlp", {"name": "polynomial"}, "cannot be searched"),
+        ("functions.mlp", {"name": "gelu"}, "nothing to learn"),
+        ("stage1.seeds", (), "stage1.seeds is empty"),
+        ("stage1.seeds", (0, 0), "twice"),
+        ("stage1.seeds", (100,), "first_seed"),
+        ("stage1.seeds", (3_000_000,), "stage1.seeds 3000000"),
+        ("stage2.learning_rates", (1e-2, 1e-2), "twice"),
+        ("checkpoint_every", 0, "checkpoint_every 0"),
+        ("threshold", 1.5, "threshold 1.5"),
         ("replica_mapping", "pmap", "vmap"),
         ("mesh.data", 3, "mesh.data 3"),
-        ("functions.load", "/nowhere/at/all.json", "/nowhere/at/all.json"),
     ],
 )
 def test_bad_config_stops_before_anything_is_written(path, value, message, tmp_path):
@@ -152,7 +171,7 @@ def test_bad_config_stops_before_anything_is_written(path, value, message, tmp_p
         where[field] = value
     with pytest.raises((ValueError, OSError), match=message):
         experiments.run(bad, tmp_path / "bad")
-    assert not (tmp_path / "bad" / "metrics.jsonl").exists()
+    assert not (tmp_path / "bad").exists()
 
 
 COMMAND = """
@@ -220,18 +239,80 @@ def test_killed_at_random_moments_gives_the_same_numbers(undisturbed, tmp_path, 
 
 
 def test_damaged_checkpoint_is_named_and_what_is_left_is_said(undisturbed, tmp_path):
-    import shutil
-
     folder = tmp_path / "damaged"
     shutil.copytree(undisturbed, folder)
-    (latest,) = (folder / "checkpoints" / "stage1_learned-0").glob("20")
+    (latest,) = (folder / "checkpoints" / "stage1" / "learned-0").glob("20")
     for file in (latest / "state").rglob("*"):
         if file.is_file():
             file.write_bytes(b"")
-    with pytest.raises(ValueError, match=r"stage1_learned-0/20 can't be read.*Delete that folder"):
+    with pytest.raises(ValueError, match=r"stage1/learned-0/20 can't be read.*Delete that folder"):
         experiments.run(config(), folder)
 
 
-def test_public_face_runs_the_same_job(tmp_path):
+def test_public_face_is_what_main_calls():
     assert ssa_jax.run is experiments.run
-    assert np.isfinite(build.task_of(config()).trivial()["chance"])
+
+
+def test_missing_function_file_is_named(tmp_path):
+    small = config()
+    small.functions.load = "/nowhere/at/all.json"
+    with pytest.raises(ValueError, match=r"/nowhere/at/all\.json"):
+        experiments.run(small, tmp_path / "bad")
+
+
+def test_another_runs_checkpoints_are_not_adopted(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ValueError, match=r"checkpoints of a run without config\.json"):
+        experiments.run(config(), tmp_path)
+
+
+def test_variants_are_searched_with_their_own_seeds_and_cost(tmp_path):
+    variants = {"learned": {}, "joint": {"stage1": {"mode": "joint", "seeds": (3, 4)}}}
+    summary = experiments.run(config(variants=variants), tmp_path / "variants")
+    assert len(summary["results"]["learned"]["test_accuracy"]["values"]) == 2
+    assert len(summary["results"]["joint"]["test_accuracy"]["values"]) == 4
+    assert summary["cost"]["stage1"]["model_steps"] == 40 and summary["cost"]["stage1 joint"]["model_steps"] == 80
+
+
+def test_score_function_as_architecture_is_searched_frozen_and_kept(tmp_path):
+    small = config(baselines=("gelu",))
+    small.model = default.transformer(width=8, heads=2, hidden=8, score="ssa", score_in="arch")
+    summary = experiments.run(small, tmp_path / "ssa")
+    assert {"b", "n"} <= summary["functions"]["learned-0"]["score_all"].keys()
+    assert (tmp_path / "ssa" / "scores" / "learned-0" / "score_all.json").exists()
+    assert len(summary["results"]["gelu"]["test_accuracy"]["values"]) == 2
+
+
+class Recorded:
+    """A session that has recorded given accuracies [splits][steps, rates x seeds]."""
+
+    def __init__(self, accuracies):
+        self.accuracies = accuracies
+
+    def history(self, stage, split, metric):
+        return np.array([5, 10]), self.accuracies[split]
+
+
+def test_validation_selects_the_learning_rate_and_the_best_baseline():
+    """The first rate is better on test, the second on validation: the second is reported."""
+    small = config()
+    small.stage2.learning_rates = (1e-3, 1e-2)
+    better, worse = np.full((2, 2), 0.9), np.full((2, 2), 0.6)
+    session = Recorded({"test": np.hstack([better, worse]), "validation": np.hstack([worse, better])})
+    stage = types.SimpleNamespace(
+        name="stage2/same/gelu", task=build.task_of(small), eval_splits=("validation", "test")
+    )
+    chosen = judge._condition(session, stage, small, (1, 2, 2), 0)
+    assert chosen.learning_rates == [1e-2]
+    assert chosen.metrics["test_accuracy"] == [0.6, 0.6]
+    assert chosen.standing()[0] == 0.9
+
+
+def test_interval_of_several_searches_is_over_fresh_seeds():
+    """Two searches judged on the same two seeds: two independent values, not four."""
+    metrics = {"test_accuracy": [0.5, 0.9, 0.7, 0.9]}
+    curve = np.zeros((1, 4))
+    condition = judge.Condition(metrics, [1e-3, 1e-3], {}, np.array([5]), curve, curve)
+    found = _estimates(condition)["test_accuracy"]
+    assert found["mean"] == pytest.approx(0.75) and len(found["values"]) == 4
+    assert found["ci95"] == statistics.mean_ci95([0.6, 0.9])["ci95"]

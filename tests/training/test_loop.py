@@ -44,8 +44,8 @@ def stage(replicas, steps=20, **changes):
     return Stage(**fields | changes)
 
 
-def train(the_stage, folder, notebook):
-    mesh = make_mesh(len(the_stage.replicas.seed), devices=jax.devices()[:1])
+def train(the_stage, folder, notebook, devices=1):
+    mesh = make_mesh(len(the_stage.replicas.seed), devices=jax.devices()[:devices])
     return run_stage(the_stage, None, mesh, "map", folder, notebook)
 
 
@@ -70,6 +70,16 @@ def test_longer_run_resumes_from_the_shorter_one(tmp_path):
     assert parts.records == whole.records
     assert jax.tree.all(jax.tree.map(np.array_equal, *(jax.tree.map(np.asarray, t.state) for t in (at_once, resumed))))
     assert resumed.seconds > 0 and parts.told[-1] == (20, 20)
+
+
+def test_run_resumes_on_another_number_of_devices(tmp_path):
+    replicas, one, two = small.replicas(2), Notebook(), Notebook()
+    at_once = train(stage(replicas, steps=10), tmp_path / "one", one)
+    train(stage(replicas, steps=5), tmp_path / "two", two)
+    resumed = train(stage(replicas, steps=10), tmp_path / "two", two, devices=2)
+    knots = [np.asarray(t.state.arch["mlp_all"]["function"]["values"]) for t in (at_once, resumed)]
+    np.testing.assert_allclose(*knots, atol=1e-5)
+    assert resumed.state.weights["readout"]["kernel"].sharding.num_devices == 2
 
 
 def test_steps_must_fill_whole_chunks(tmp_path):
