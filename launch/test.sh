@@ -5,4 +5,4 @@ set -euo pipefail
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/lint-imports --no-cache
-.venv/bin/python -m pytest "$@"
+.venv/bin/python -m pytest -n auto --dist loadscope "$@"
