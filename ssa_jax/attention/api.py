@@ -3,9 +3,11 @@
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ssa_jax.attention import blockwise, dense, linear, rows
+from ssa_jax import scores
+from ssa_jax.attention import blockwise, dense, linear, pallas_gpu, pallas_tpu, rows
 from ssa_jax.attention.inputs import checked, per_member
 from ssa_jax.attention.masks import NOTHING_HIDDEN, Pattern, Segments
 from ssa_jax.registry import no_such
@@ -15,10 +17,13 @@ from ssa_jax.scores import Mixed, Params, Score
 _BACKENDS = {
     "dense": (dense.attend, ("log-weight", "simplex", "kernel", "product")),
     "blockwise": (blockwise.attend, ("log-weight",)),
+    "pallas_gpu": (pallas_gpu.attend, ("log-weight",)),
+    "pallas_tpu": (pallas_tpu.attend, ("log-weight",)),
     "rows": (rows.attend, ("log-weight", "simplex", "product")),
     "linear": (linear.attend, ("kernel",)),
 }
 BACKENDS = ("auto", *_BACKENDS)
+_KERNELS = {"gpu": "pallas_gpu", "tpu": "pallas_tpu"}
 SHORT = 64 * 128
 """Logits a head, up to which materialised weights are at least as fast as blocks (measured on a CPU)."""
 
@@ -31,7 +36,7 @@ class Choice(NamedTuple):
 
 
 def choose_backend(
-    score: Score,
+    score: Score | str,
     queries: int,
     keys: int,
     pattern: Pattern = NOTHING_HIDDEN,
@@ -45,20 +50,32 @@ def choose_backend(
       platform: 'cpu', 'gpu' or 'tpu'; None is where jax runs.
     """
     platform = platform or jax.default_backend()
+    score = scores.get(score) if isinstance(score, str) else score
     if isinstance(score, Mixed):
         choices = [choose_backend(member, queries, keys, pattern, segments, mask, platform) for member in score.members]
         parts = (f"{member.name}: {choice.backend}" for member, choice in zip(score.members, choices, strict=True))
         return Choice("by head", ", ".join(parts))
+    logits = f"{queries} x {keys} logits a head"
     if queries * keys <= SHORT:
-        return Choice("dense", f"{queries} x {keys} logits a head are few enough to materialise")
+        return Choice("dense", f"{logits} are few enough to materialise")
     if score.family == "kernel":
         reason = linear.refusal(pattern, segments, mask)
         if reason is None:
             return Choice("linear", "features of queries and keys: running sums in linear time")
         return Choice("dense", f"running sums cannot take {reason}")
-    if score.family == "log-weight":
-        return Choice("blockwise", f"log-weight score, {queries} x {keys} logits a head: blocks in linear memory")
-    return Choice("rows", f"{score.family} score needs whole rows, {queries} x {keys} logits a head: some at a time")
+    if score.family != "log-weight":
+        return Choice("rows", f"{score.family} score needs whole rows, {logits}: some at a time")
+    if platform not in _KERNELS:
+        return Choice("blockwise", f"log-weight score, {logits}: blocks in linear memory")
+    if not one_device():
+        return Choice("blockwise", f"the compiler cannot split {platform} kernels over devices outside shard_map")
+    return Choice(_KERNELS[platform], f"log-weight score, {logits}: the kernel for {platform}")
+
+
+def one_device() -> bool:
+    """Whether code traced here runs on one device: there is no other, or we are inside shard_map."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return jax.device_count() == 1 or (bool(mesh.axis_names) and set(mesh.manual_axes) == set(mesh.axis_names))
 
 
 def attend(
@@ -103,6 +120,8 @@ def attend(
         chosen = backend
         if backend == "auto":
             chosen = choose_backend(score, q.shape[1], k.shape[1], pattern, segments, mask).backend
+            if q.dtype == jnp.float64 and chosen in _KERNELS.values():
+                chosen = "blockwise"
         attend_by, families = _BACKENDS[chosen]
         if score.family not in families:
             able = [name for name, (_, families) in _BACKENDS.items() if score.family in families]

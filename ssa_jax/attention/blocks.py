@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ssa_jax.attention.masks import Pattern, combine, pattern_key_counts
+from ssa_jax.attention.masks import Pattern, combine
 from ssa_jax.scores import LogWeight
 
 Hidden = dict[str, Array | tuple[Array, Array] | None]
@@ -67,23 +67,29 @@ class Plan:
     def key_range(self, i):
         """First key block that query block i sees by the pattern, and the one after the last."""
         back, ahead = self.pattern.reach()
-        first = 0 if back is None else jnp.maximum(i * self.blocks.queries - back, 0) // self.blocks.keys
+        first = 0 if back is None else quotient(jnp.maximum(i * self.blocks.queries - back, 0), self.blocks.keys)
         last = (i + 1) * self.blocks.queries - 1
-        end = self.key_blocks if ahead is None else (last + ahead) // self.blocks.keys + 1
+        end = self.key_blocks if ahead is None else quotient(last + ahead, self.blocks.keys) + 1
         return first, jnp.minimum(end, self.key_blocks)
 
     def query_range(self, j):
         """First query block that sees key block j by the pattern, and the one after the last."""
         back, ahead = self.pattern.reach()
-        first = 0 if ahead is None else jnp.maximum(j * self.blocks.keys - ahead, 0) // self.blocks.queries
+        first = 0 if ahead is None else quotient(jnp.maximum(j * self.blocks.keys - ahead, 0), self.blocks.queries)
         last = (j + 1) * self.blocks.keys - 1
-        end = self.query_blocks if back is None else (last + back) // self.blocks.queries + 1
+        end = self.query_blocks if back is None else quotient(last + back, self.blocks.queries) + 1
         return first, jnp.minimum(end, self.query_blocks)
 
     def corner(self, unit):
         """First batch element and first head of a unit."""
         per_batch = self.heads // self.blocks.heads
         return unit // per_batch * self.blocks.batches, unit % per_batch * self.blocks.heads
+
+
+def quotient(index, size: int):
+    """index // size for an index that is not negative; kernels have no other cheap division."""
+    index = jnp.asarray(index)
+    return jax.lax.div(index, jnp.asarray(size, index.dtype))
 
 
 def visible(plan: Plan, hidden: Hidden, unit, i, j) -> Bool[Array, "#n #h #s #t"] | None:
@@ -105,25 +111,6 @@ def visible_by_data(plan: Plan, hidden: Hidden, unit, i, j) -> Bool[Array, "#n #
         )
         same = (of_keys[:, :, None] == of_queries[:, None, :])[:, None]
     return combine(same, None if hidden["mask"] is None else block_of(hidden["mask"], plan, unit, i, j))
-
-
-def unless_hidden(plan: Plan, hidden: Hidden, unit, i, j, step, carry):
-    """step(carry), really skipped where mask or segments hide the whole block."""
-    seen = visible_by_data(plan, hidden, unit, i, j)
-    return step(carry) if seen is None else jax.lax.cond(seen.any(), step, lambda carry: carry, carry)
-
-
-def key_counts(plan: Plan, hidden: Hidden, unit, i) -> Float[Array, "#n #h 1 t"]:
-    """How many keys each query of block i sees, at least 1."""
-    if hidden["mask"] is None and hidden["segments"] is None:
-        counts = pattern_key_counts(plan.pattern, plan.query_blocks * plan.blocks.queries, plan.keys)
-        return counts.reshape(-1, 1, 1, 1, plan.blocks.queries)[i]
-
-    def count(j, total):
-        return total + visible(plan, hidden, unit, i, j).sum(2, keepdims=True)
-
-    shape = jax.eval_shape(count, 0, 0).shape
-    return jax.lax.fori_loop(*plan.key_range(i), count, jnp.zeros(shape, int)).clip(1).astype(jnp.float32)
 
 
 def to_blocks(x: Float[Array, "B T H E"], plan: Plan, block: int) -> Float[Array, "unit block n h t E"]:

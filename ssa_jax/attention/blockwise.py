@@ -20,21 +20,18 @@ from ssa_jax.attention.blocks import (
     block_of,
     default_blocks,
     from_blocks,
-    key_counts,
     segment_blocks,
     theta_from_units,
     theta_of_units,
     to_blocks,
-    unless_hidden,
     visible,
+    visible_by_data,
     whole_blocks,
 )
-from ssa_jax.attention.masks import NOTHING_HIDDEN, Pattern, Segments
+from ssa_jax.attention.masks import NOTHING_HIDDEN, Pattern, Segments, key_counts
+from ssa_jax.attention.streaming import backward, finish, masked_log_weights, row_delta, start, step
 from ssa_jax.scores import LogWeight, Params
 from ssa_jax.scores.base import compute_dtype
-
-HIDDEN = -1e30  # log weight of a hidden key: finite, so that differences stay numbers
-LOWEST = -1e29  # where running maxima start: exp(HIDDEN - LOWEST) is 0
 
 
 def attend(
@@ -62,67 +59,54 @@ def attend(
         "mask": None if mask is None else whole_blocks(mask, plan),
     }
     bias = None if bias is None else whole_blocks(bias.astype(wide), plan)
-    return _attend(plan, q.astype(wide), k.astype(wide), v.astype(wide), theta, bias, hidden).astype(v.dtype)
+    counts = None
+    if score.counts_keys:
+        counts = jnp.broadcast_to(key_counts(queries, keys, pattern, segments, mask), (batch, heads, queries))
+        counts = to_blocks(counts.swapaxes(1, 2)[..., None].astype(wide), plan, plan.blocks.queries)
+        counts = counts.swapaxes(-1, -2).clip(1)  # queries that only pad have none
+    return _attend(plan, q.astype(wide), k.astype(wide), v.astype(wide), theta, bias, hidden, counts).astype(v.dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan, q, k, v, theta, bias, hidden):
-    return _forward(plan, q, k, v, theta, bias, hidden)[0]
+def _attend(plan, q, k, v, theta, bias, hidden, counts):
+    return _forward(plan, q, k, v, theta, bias, hidden, counts)[0]
 
 
-def _forward(plan, q, k, v, theta, bias, hidden):
+def _forward(plan, q, k, v, theta, bias, hidden, counts):
     q_t = to_blocks(q / math.sqrt(q.shape[-1]), plan, plan.blocks.queries).swapaxes(-1, -2)
     k_blocks = to_blocks(k, plan, plan.blocks.keys)
     v_t = to_blocks(v, plan, plan.blocks.keys).swapaxes(-1, -2)
 
     def unit_forward(parts):
-        unit, q_t, k, v_t, theta = parts
+        unit, q_t, k, v_t, theta, counts = parts
         rows = partial(_query_block_forward, plan, unit, k, v_t, theta, bias, hidden)
-        return jax.lax.map(lambda row: rows(*row), (q_t, jnp.arange(plan.query_blocks)))
+        return jax.lax.map(lambda row: rows(*row), (q_t, counts, jnp.arange(plan.query_blocks)))
 
-    parts = (jnp.arange(plan.units), q_t, k_blocks, v_t, theta_of_units(theta, plan))
-    out, log_sums, counts = jax.lax.map(unit_forward, parts)
+    parts = (jnp.arange(plan.units), q_t, k_blocks, v_t, theta_of_units(theta, plan), counts)
+    out, log_sums = jax.lax.map(unit_forward, parts)
     out = from_blocks(out.swapaxes(-1, -2), plan, plan.queries)
-    return out, (q, k, v, theta, bias, hidden, out, log_sums, counts)
+    return out, (q, k, v, theta, bias, hidden, counts, out, log_sums)
 
 
-def _query_block_forward(plan, unit, k, v_t, theta, bias, hidden, q_t, i):
-    """One block of queries against every key block that it sees: output, log of the denominator, key counts."""
-    score = plan.score
-    counts = key_counts(plan, hidden, unit, i).astype(q_t.dtype) if score.counts_keys else None
+def _query_block_forward(plan, unit, k, v_t, theta, bias, hidden, q_t, counts, i):
+    """One block of queries against every key block that it sees: output and log of the denominator."""
 
-    def step(j, carry):
+    def add(j, carry):
         out, top, total = carry
-        logits = _logits(plan, unit, bias, k[j], q_t, i, j)
-        log_weights = _log_weights(plan, unit, hidden, logits, theta, counts, i, j)
-        if score.denominator == "1":
-            return out + v_t[j] @ jnp.exp(log_weights), top, total
-        new_top = jnp.maximum(top, log_weights.max(-2, keepdims=True))
-        weights, shrink = jnp.exp(log_weights - new_top), jnp.exp(top - new_top)
-        return out * shrink + v_t[j] @ weights, new_top, total * shrink + weights.sum(-2, keepdims=True)
+        logits, seen = _logits(plan, unit, bias, hidden, k[j], q_t, i, j)
+        log_weights = masked_log_weights(plan.score, logits, theta, counts, seen)
+        weights, shrink, top, total = step(plan.score, log_weights, top, total, key_axis=-2)
+        return (out if shrink is None else out * shrink) + v_t[j] @ weights, top, total
 
     *rows, _, width = q_t.shape
-    row = (*rows, 1, width)
-    one_more = score.denominator == "1 + sum"
-    start = (
-        jnp.zeros((*rows, v_t.shape[-2], width), q_t.dtype),
-        jnp.full(row, 0 if one_more else LOWEST, q_t.dtype),
-        jnp.full(row, float(one_more), q_t.dtype),
-    )
-    out, top, total = jax.lax.fori_loop(
-        *plan.key_range(i), lambda j, carry: unless_hidden(plan, hidden, unit, i, j, partial(step, j), carry), start
-    )
-    if score.denominator == "1":
-        return out, jnp.zeros(row, q_t.dtype), counts
-    alive = total > 0
-    total = jnp.where(alive, total, 1)
-    # a query that sees no key: exp(g - 1e30) is 0, whatever g the backward pass makes
-    return out / total, jnp.where(alive, top + jnp.log(total), -HIDDEN), counts
+    empty = jnp.zeros((*rows, v_t.shape[-2], width), q_t.dtype)
+    carry = (empty, *start(plan.score, (*rows, 1, width), q_t.dtype))
+    return finish(plan.score, *_for_seen(plan.key_range(i), plan, hidden, unit, lambda j: (i, j), add, carry))
 
 
 def _backward(plan, residuals, d_out):
-    q, k, v, theta, bias, hidden, out, log_sums, counts = residuals
-    delta = jnp.zeros(out.shape[:3], out.dtype) if plan.score.denominator == "1" else (d_out * out).sum(-1)
+    q, k, v, theta, bias, hidden, counts, out, log_sums = residuals
+    delta = row_delta(plan.score, out, d_out)
     q_blocks = to_blocks(q / math.sqrt(q.shape[-1]), plan, plan.blocks.queries)
     d_out_blocks = to_blocks(d_out, plan, plan.blocks.queries)
     delta = to_blocks(delta[..., None], plan, plan.blocks.queries).swapaxes(-1, -2)
@@ -151,40 +135,44 @@ def _backward(plan, residuals, d_out):
     )
     d_q = from_blocks(d_q, plan, plan.queries) / math.sqrt(q.shape[-1])
     d_k, d_v = (from_blocks(x, plan, plan.keys) for x in (d_k, d_v))
-    return d_q, d_k, d_v, theta_from_units(d_theta, plan), d_bias, None
+    return d_q, d_k, d_v, theta_from_units(d_theta, plan), d_bias, None, None
 
 
 def _key_block_backward(plan, unit, rows, theta, bias, hidden, carry, column):
     """One block of keys against every query block that sees it."""
     k, k_t, v, j = column
 
-    def step(i, carry):
+    def add(i, carry):
         d_k, d_v, d_q, d_theta, d_bias = carry
         q, q_t, d_out, d_out_t, delta, log_sum, counts = jax.tree.map(lambda row: row[i], rows)
-        logits = _logits(plan, unit, bias, k, q_t, i, j)
-        weights = jnp.exp(_log_weights(plan, unit, hidden, logits, theta, counts, i, j) - log_sum)
-        d_log_weights = weights * (v @ d_out_t - delta)
-        d_logits, d_theta_here = plan.score.log_weight_vjp(logits, theta, counts, d_log_weights)
+        logits, seen = _logits(plan, unit, bias, hidden, k, q_t, i, j)
+        weights, d_logits, d_theta_here = backward(plan.score, logits, theta, counts, seen, log_sum, v @ d_out_t, delta)
         d_q = jax.lax.dynamic_update_index_in_dim(d_q, d_q[i] + k_t @ d_logits, i, axis=0)
         d_bias = None if bias is None else add_block(d_bias, d_logits, plan, unit, i, j)
         return d_k + d_logits @ q, d_v + weights @ d_out, d_q, d_theta + d_theta_here, d_bias
 
-    start = (jnp.zeros_like(k), jnp.zeros_like(v), *carry)
-    d_k, d_v, *carry = jax.lax.fori_loop(
-        *plan.query_range(j), lambda i, carry: unless_hidden(plan, hidden, unit, i, j, partial(step, i), carry), start
-    )
+    carry = (jnp.zeros_like(k), jnp.zeros_like(v), *carry)
+    d_k, d_v, *carry = _for_seen(plan.query_range(j), plan, hidden, unit, lambda i: (i, j), add, carry)
     return tuple(carry), (d_k, d_v)
 
 
 _attend.defvjp(_forward, _backward)
 
 
-def _logits(plan, unit, bias, k, q_t, i, j) -> Float[Array, "n h s t"]:
+def _logits(plan, unit, bias, hidden, k, q_t, i, j):
+    """The logits of block (i, j), keys by queries, and which of them are seen."""
     logits = k @ q_t
-    return logits if bias is None else logits + block_of(bias, plan, unit, i, j)
+    logits = logits if bias is None else logits + block_of(bias, plan, unit, i, j)
+    return logits, visible(plan, hidden, unit, i, j)
 
 
-def _log_weights(plan, unit, hidden, logits, theta, counts, i, j) -> Float[Array, "n h s t"]:
-    log_weights = plan.score.log_weight(logits, theta, counts)
-    seen = visible(plan, hidden, unit, i, j)
-    return log_weights if seen is None else jnp.where(seen, log_weights, HIDDEN)
+def _for_seen(block_range, plan, hidden, unit, place, add, carry):
+    """add(index, carry) over the blocks of a range, really skipping those that mask or segments hide whole."""
+
+    def body(index, carry):
+        seen = visible_by_data(plan, hidden, unit, *place(index))
+        if seen is None:
+            return add(index, carry)
+        return jax.lax.cond(seen.any(), partial(add, index), lambda carry: carry, carry)
+
+    return jax.lax.fori_loop(*block_range, body, carry)

@@ -1,5 +1,6 @@
 """What `attend` is given: checked once, and split where heads use different score functions."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -21,6 +22,7 @@ def checked(q, k, v, score, mask, segment_ids, bias):
             f"q {q.shape}, k {k.shape}, v {v.shape} must be [B, T, H, E], [B, S, G, E], [B, S, G, F], G dividing H."
         )
     full = (batch, heads, queries, keys)
+    mask, bias, segment_ids = jax.tree.map(jnp.asarray, (mask, bias, segment_ids))
     if mask is not None and mask.dtype != bool:
         raise ValueError(f"mask has dtype {mask.dtype}: masks are boolean, True where visible; use bias to add.")
     segments = segment_pair(segment_ids)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -64,10 +65,31 @@ def visibility(
     return combine(pattern.visible(jnp.arange(queries)[:, None], jnp.arange(keys)), same, mask)
 
 
-def pattern_key_counts(pattern: Pattern, queries: int, keys: int) -> Float[Array, " T"]:
-    """How many keys each query sees by the pattern alone, at least 1."""
-    back, ahead = pattern.reach()
-    position = jnp.arange(queries)
-    first = 0 if back is None else jnp.maximum(position - back, 0)
-    last = keys - 1 if ahead is None else jnp.minimum(position + ahead, keys - 1)
-    return jnp.broadcast_to(last - first + 1, (queries,)).clip(1).astype(jnp.float32)
+def key_counts(
+    queries: int,
+    keys: int,
+    pattern: Pattern,
+    segments: tuple[Int[Array, "B T"], Int[Array, "B S"]] | None = None,
+    mask: Bool[Array, "#B #H #T #S"] | None = None,
+    chunk: int = 128,
+) -> Float[Array, "#B #H T"]:
+    """How many keys each query sees, at least 1; the mask is made for `chunk` queries at a time."""
+    if segments is None and mask is None:
+        back, ahead = pattern.reach()
+        position = jnp.arange(queries)
+        first = 0 if back is None else jnp.maximum(position - back, 0)
+        last = keys - 1 if ahead is None else jnp.minimum(position + ahead, keys - 1)
+        return jnp.broadcast_to(last - first + 1, (queries,)).clip(1).astype(jnp.float32)[None, None]
+    padded = -(-queries // chunk) * chunk
+    position = jnp.arange(padded).reshape(-1, chunk)
+
+    def count(position):
+        row = jnp.minimum(position, queries - 1)
+        same = None if segments is None else (segments[0][:, row, None] == segments[1][:, None, :])[:, None]
+        own = mask if mask is None or mask.shape[2] == 1 else mask[:, :, row]
+        seen = combine(pattern.visible(position[:, None], jnp.arange(keys)), same, own)
+        batch, heads = seen.shape[:2] if seen.ndim == 4 else (1, 1)
+        return jnp.broadcast_to(seen, (batch, heads, chunk, keys)).sum(-1)
+
+    counts = jnp.moveaxis(jax.lax.map(count, position), 0, 2)
+    return counts.reshape(*counts.shape[:2], padded)[..., :queries].clip(1).astype(jnp.float32)

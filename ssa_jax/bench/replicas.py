@@ -27,9 +27,9 @@ from ssa_jax.training.step import Plan, init_state, make_step
 STEPS = 25  # a dispatch
 
 
-def _runner(model: Any, task: Any, plan: Plan, replicas: Replicas, mapping: str, steps: int) -> Any:
-    """A call that trains `steps` steps on from where it stands, in one dispatch."""
-    mesh = make_mesh(len(replicas.seed), devices=jax.devices()[:1])
+def runner(model: Any, task: Any, plan: Plan, replicas: Replicas, mapping: str, steps: int, devices: Any = None) -> Any:
+    """A call that trains on by `steps` steps in one dispatch; on the first device, or spread over `devices`."""
+    mesh = make_mesh(len(replicas.seed), devices=devices or jax.devices()[:1])
     state = init_state(model, task, plan, replicas, mesh, mapping, None)()
     step = make_step(model, task, plan, mesh, mapping)
 
@@ -55,7 +55,7 @@ def replica_ratios(config: Config) -> dict[str, float]:
         build.search_replicas(config, 0),
     )
     one = lambda r: jax.tree.map(lambda x: x[r : r + 1], replicas)
-    singles = [_runner(model, task, plan, one(r), "vmap", 1) for r in range(len(replicas.seed))]
+    singles = [runner(model, task, plan, one(r), "vmap", 1) for r in range(len(replicas.seed))]
 
     def loop() -> Any:
         for _ in range(STEPS):
@@ -67,8 +67,8 @@ def replica_ratios(config: Config) -> dict[str, float]:
 
     rivals = {"loop of single steps": loop}
     for mapping in ("vmap", "map"):
-        rivals[f"{mapping}, one step a dispatch"] = repeated(_runner(model, task, plan, replicas, mapping, 1))
-        rivals[f"{mapping}, {STEPS} steps a dispatch"] = _runner(model, task, plan, replicas, mapping, STEPS)
+        rivals[f"{mapping}, one step a dispatch"] = repeated(runner(model, task, plan, replicas, mapping, 1))
+        rivals[f"{mapping}, {STEPS} steps a dispatch"] = runner(model, task, plan, replicas, mapping, STEPS)
     return ratios(interleave(rivals), "loop of single steps")
 
 
@@ -84,9 +84,9 @@ def spline_ratios(config: Config) -> dict[str, float]:
     gelu = build.model_of(config, task, Functions(functions.get("gelu"), functions.get("identity")))
     spline = build.model_of(config, task, parts)
     rivals = {
-        "gelu": _runner(gelu, task, frozen, replicas, "map", STEPS),
-        "frozen spline": _runner(spline, task, frozen, replicas, "map", STEPS),
-        "learning spline": _runner(spline, task, learning, replicas, "map", STEPS),
+        "gelu": runner(gelu, task, frozen, replicas, "map", STEPS),
+        "frozen spline": runner(spline, task, frozen, replicas, "map", STEPS),
+        "learning spline": runner(spline, task, learning, replicas, "map", STEPS),
     }
     return ratios(interleave(rivals, rounds=31), "gelu")
 

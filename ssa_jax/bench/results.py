@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import datetime
+import importlib.metadata
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import rich
+import rich.markup
 
 from ssa_jax.bench.torch_rivals import cores
 from ssa_jax.report.run_folder import environment, write_atomic
@@ -36,7 +38,9 @@ class Part:
 def arguments(description: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """`--quick` and `--results`: a smoke test writes nothing unless told where."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: whether it runs, not how fast")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes and few rounds: whether it runs, not how fast"
+    )
     parser.add_argument("--results", type=Path, help=f"Markdown file to write (default {DOCUMENT}; none with --quick)")
     chosen = parser.parse_args(argv)
     if chosen.results is None and not chosen.quick:
@@ -48,7 +52,7 @@ def show(part: Part) -> None:
     """Prints a table as soon as it is measured."""
     rich.print(part.table.rich(title=part.title))
     for note in part.notes:
-        rich.print(note)
+        rich.print(rich.markup.escape(note))
 
 
 def publish(path: Path | None, heading: str, parts: Sequence[Part]) -> None:
@@ -99,12 +103,10 @@ def processor() -> str:
 
 
 def _rival_versions() -> dict[str, str]:
-    from importlib import metadata
-
     found = {}
     for name in ("torch", "entmax"):
         try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
             continue
     return found

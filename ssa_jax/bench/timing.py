@@ -14,13 +14,17 @@ PAUSE = 0.005
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """Median seconds of a call, and the quartiles of its time over the baseline's in the same round."""
+    """Median seconds of a unit of work, and the median and quartiles of its time over the baseline's, by round."""
 
     seconds: float
     ratio: float
     low: float
     high: float
     rounds: int
+
+    def inverse(self) -> "Timed":
+        """The baseline's time over this call's."""
+        return dataclasses.replace(self, ratio=1 / self.ratio, low=1 / self.high, high=1 / self.low)
 
     def cells(self) -> tuple[str, str]:
         """For a table: milliseconds; ratio with its quartiles.
@@ -37,20 +41,24 @@ def interleave(rivals: Mapping[str, Callable[[], Any]], rounds: int = 15) -> dic
 
 
 def compare(
-    rivals: Mapping[str, Callable[[], Any]], baseline: str, rounds: int = 15, most: int = 3, spread: float = 0.1
+    rivals: Mapping[str, Callable[[], Any]],
+    baseline: str,
+    rounds: int = 15,
+    most: int = 3,
+    units: Mapping[str, int] | None = None,
 ) -> dict[str, Timed]:
     """Each rival beside the baseline, by the median of the ratios within a round.
 
-    Where the quartiles of a ratio lie further apart than `spread` times its median, all rivals run `rounds` rounds
-    more, up to `most` times in all.
+    Where the quartiles of a ratio lie further apart than a tenth of its median, all rivals run `rounds` rounds more,
+    up to `most` times in all. `units`: how many units of work, such as train steps, a call does; 1 where not named.
     """
-    samples: dict[str, list[float]] = {name: [] for name in rivals}
+    samples = {name: np.zeros(0) for name in rivals}
     for again in range(most):
         for name, taken in _samples(rivals, rounds, warm_up=again == 0).items():
-            samples[name] += taken
-        ratios = {name: np.divide(taken, samples[baseline]) for name, taken in samples.items()}
+            samples[name] = np.append(samples[name], np.divide(taken, (units or {}).get(name, 1)))
+        ratios = {name: taken / samples[baseline] for name, taken in samples.items()}
         quartiles = {name: np.quantile(ratio, (0.25, 0.5, 0.75)) for name, ratio in ratios.items()}
-        if all(high - low <= spread * median for low, median, high in quartiles.values()):
+        if all(high - low <= 0.1 * median for low, median, high in quartiles.values()):
             break
     return {
         name: Timed(float(np.median(samples[name])), median, low, high, len(samples[name]))

@@ -37,6 +37,17 @@ def tensor(x: Any, grad: bool = False) -> Any:
     return torch.from_numpy(np.array(x)).requires_grad_(grad)
 
 
+def on_threads(threads: int, work: Callable[[], Any]) -> Any:
+    """work() with that many threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    done = work()
+    torch.set_num_threads(before)
+    return done
+
+
 def with_gradients(function: Rival, inputs: tuple, cotangent: Any) -> Callable[[], tuple]:
     """A call that returns function(*inputs) and the gradients of its product with the cotangent."""
     import torch
@@ -54,7 +65,7 @@ def forward_only(function: Rival, inputs: tuple) -> Callable[[], Any]:
 
     def call() -> Any:
         with torch.no_grad():
-            return function(*inputs)
+            return function(*(x.detach() for x in inputs))
 
     return call
 
@@ -105,8 +116,8 @@ def flex_ssa(length: int) -> Rival:
     from torch.nn.attention import flex_attention as flex
 
     mask = flex.create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device="cpu")
-    # a compilation that fails falls back to one interpreted pass: that is not what is to be measured
-    run = torch.compile(flex.flex_attention, fullgraph=True)
+    # without fullgraph a failed compilation would fall back to materialised scores, and we would measure those
+    run = torch.compile(flex.flex_attention, fullgraph=True, dynamic=False)
 
     def attend(q: Any, k: Any, v: Any, b: Any, n: Any) -> Any:
         b, n = torch.nn.functional.softplus(b), 1 + torch.nn.functional.softplus(n)

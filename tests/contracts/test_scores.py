@@ -206,8 +206,12 @@ def _logits_mask_params(tree, leaves, mask):
     return logits, mask, params
 
 
-@every_score
-@pytest.mark.parametrize("dtype, bound", [(jnp.float32, 2e-5), (jnp.bfloat16, 2e-2)])
+@pytest.mark.parametrize(
+    "name, options, dtype, bound",
+    [(*variant, jnp.float32, 2e-5) for variant in VARIANTS]
+    + [(name, {}, jnp.bfloat16, 2e-2) for name in scores.names()],
+    ids=str,
+)
 def test_precision_against_float64(name, options, dtype, bound):
     """The same logits, rounded to dtype once, through the float64 form: what is left is the score's own error."""
     score, params = build(name, options)
@@ -265,6 +269,15 @@ def test_ssa_is_uniform_for_small_b_and_one_hot_for_large_n(b, n, uniform):
     weights = scores.get("ssa", b=b, n=n, learn=()).weights(logits)
     expected = jnp.full_like(weights, 1 / 6) if uniform else jax.nn.one_hot(logits.argmax(-1), 6)
     np.testing.assert_allclose(weights, expected, atol=1e-4)
+
+
+def test_logarithm_of_ssa_is_exact_for_small_logits_too():
+    from ssa_jax.scores.ssa import log_of_1_plus
+
+    x = jnp.logspace(-12, 9, 2001)
+    # as compiled in earnest: an optimizer that simplified (1 + x) - 1 would spoil it
+    compiled = jax.jit(log_of_1_plus).lower(x).compile(compiler_options={"xla_backend_optimization_level": 3})
+    np.testing.assert_allclose(compiled(x), np.log1p(np.asarray(x, np.float64)), rtol=4e-7)
 
 
 def test_ssa_rate_multiplies_the_step_of_an_adam_like_optimizer():
