@@ -1,6 +1,6 @@
 """Causal attention against its rivals: time, and memory.
 
-    python -m ssa_jax.bench.attention            # about 20 minutes on 2 cores
+    python -m ssa_jax.bench.attention            # 15 to 25 minutes on 2 cores
     python -m ssa_jax.bench.attention --quick
 
 All rivals run in turn, round after round, on the same cores; ratios are medians over rounds, with quartiles. Every
@@ -32,17 +32,18 @@ OURS = "blockwise ssa"
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """[B, T, H, E] and how many rounds it is given."""
+    """[B, T, H, E], how many rounds it is given, and how many times as many where ratios swing."""
 
     length: int
     batch: int = 1
     heads: int = 8
     width: int = 64
     rounds: int = 9
+    most: int = 3
 
 
-SIZES = (Size(256, batch=8, rounds=21), Size(1024, batch=2, rounds=11), Size(4096, rounds=5))
-QUICK = (Size(48, heads=2, width=8, rounds=1),)
+SIZES = (Size(256, batch=8, rounds=21), Size(1024, batch=2, rounds=11), Size(4096, rounds=5, most=2))
+QUICK = (Size(48, heads=2, width=8, rounds=1, most=1),)
 
 
 def materialised_softmax(q: Any, k: Any, v: Any, params: Any) -> Any:
@@ -140,12 +141,12 @@ def _reasons(refused: dict[str, str], what: str) -> list[str]:
     ]
 
 
-def times(size: Size, refused: tuple[dict[str, str], dict[str, str]], most: int = 3) -> Part:
+def times(size: Size, refused: tuple[dict[str, str], dict[str, str]]) -> Part:
     """One table: how long each rival takes at this size, and how long our blockwise SSA in units of that."""
     calls = {name: jax_calls(name, size) for name in JAX}
     calls |= {name: torch_calls(name, size) for name in TORCH if not (name in refused[0] and name in refused[1])}
     columns = [
-        compare({name: pair[i] for name, pair in calls.items() if name not in refused[i]}, OURS, size.rounds, most)
+        compare({name: pair[i] for name, pair in calls.items() if name not in refused[i]}, OURS, size.rounds, size.most)
         for i in (0, 1)
     ]
     header = ("rival", "forward, ms", "blockwise ssa / it", "+ backward, ms", "blockwise ssa / it")
@@ -162,7 +163,7 @@ def _cells(timed: Timed | None) -> tuple[str, str]:
     return (NOTHING, NOTHING) if timed is None else timed.inverse().cells()
 
 
-def score_times(size: Size, most: int = 3) -> Part:
+def score_times(size: Size) -> Part:
     """One table: every score function, dense and by the backend that 'auto' picks, over dense softmax."""
     members = {name: scores.get(name) for name in scores.names()}
     chosen = {
@@ -173,7 +174,7 @@ def score_times(size: Size, most: int = 3) -> Part:
     for name, score in members.items():
         for backend in ("dense", "auto"):
             calls[name, backend] = jax_calls(name, size, score, _ours(score, backend))[1]
-    timed = compare(calls, ("softmax", "dense"), size.rounds, most)
+    timed = compare(calls, ("softmax", "dense"), size.rounds, size.most)
     header = ("score function", "family", "dense", "auto", "auto picks")
     rows = [
         (name, score.family, timed[name, "dense"].cells()[1], timed[name, "auto"].cells()[1], chosen[name])
@@ -261,16 +262,16 @@ def peaks(names: Sequence[str], length: int, heads: int = 8, width: int = 64) ->
 def measure(quick: bool) -> list[Part]:
     """All tables, each printed as soon as it is there."""
     parts, refused = [], refusals()
-    most, small = (1, {"heads": 2, "width": 8}) if quick else (3, {})
+    small = {"heads": 2, "width": 8} if quick else {}
 
     def done(part: Part) -> None:
         parts.append(part)
         results.show(part)
 
     for size in QUICK if quick else SIZES:
-        done(times(size, refused, most))
-    done(score_times(QUICK[0] if quick else Size(1024, rounds=7), most))
-    done(simplex_times(*(16, 32, 1) if quick else (8192, 1024, 9), most=most))
+        done(times(size, refused))
+    done(score_times(QUICK[0] if quick else Size(1024, rounds=7)))
+    done(simplex_times(*(16, 32, 1, 1) if quick else (8192, 1024, 7)))
     done(temporaries(*(256, 1024) if quick else (2048, 8192), **small))
     names = [OURS] if quick else [name for name in (*JAX, *TORCH) if name not in refused[1]]
     done(peaks(names, 256 if quick else 4096, **small))

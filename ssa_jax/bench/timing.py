@@ -32,7 +32,9 @@ class Timed:
         >>> Timed(0.0214, 0.5123, 0.49, 0.55, 15).cells()
         ('21.4', '0.51 [0.49, 0.55]')
         """
-        return f"{1e3 * self.seconds:.3g}", f"{self.ratio:.2f} [{self.low:.2f}, {self.high:.2f}]"
+        ms, ratios = 1e3 * self.seconds, (self.ratio, self.low, self.high)
+        median, low, high = (f"{ratio:.{2 if self.ratio >= 0.1 else 3}f}" for ratio in ratios)
+        return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}", f"{median} [{low}, {high}]"
 
 
 def interleave(rivals: Mapping[str, Callable[[], Any]], rounds: int = 15) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """One step of stage 1 with M = 8 models: ours against a plain torch loop over the models, on the same cores.
 
-    python -m ssa_jax.bench.train            # about 3 minutes on 2 cores
+    python -m ssa_jax.bench.train            # about 5 minutes on 2 cores
     python -m ssa_jax.bench.train --quick
 
 Ours makes its batches inside the step and runs 25 steps in one dispatch; torch draws its batches from a pool in

@@ -55,6 +55,11 @@ class Session:
     def history(self, stage: str, split: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """Steps [N] and values [N, R] of what a stage recorded; missing values are nan."""
         records = [r for r in self.folder.records(stage) if r["split"] == split and r["metric"] == metric]
+        if not records:
+            raise ValueError(
+                f"{self.folder.metrics} lacks the records of {stage}, which is trained. "
+                f"Delete {self.folder.path / 'checkpoints' / stage} to train it again."
+            )
         values = [[np.nan if v is None else v for v in r["values"]] for r in records]
         return np.array([r["step"] for r in records]), np.array(values, np.float64)
 

@@ -33,6 +33,9 @@ class MLPModel(nn.Module):
 
     def check(self) -> None:
         """ValueError that names the field, its value and what is allowed."""
+        for field in ("hidden", "layers"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} {getattr(self, field)} must be positive.")
         if self.sharing not in SHARINGS:
             raise no_such("sharing", self.sharing, SHARINGS)
         if self.width == 0 and self.vocab_size != 2:

@@ -205,7 +205,10 @@ def make_chunk(step: Callable, steps: int, mesh: Mesh) -> Callable:
 
 
 def step_flops(model: Any, task: Any, plan: Plan) -> float:
-    """FLOPs of one replica's step, counted by XLA on the unoptimised program of its gradients and update."""
+    """FLOPs of one replica's step, counted by XLA on the unoptimised program of its gradients and update.
+
+    XLA counts the body of a loop once, so that blockwise attention is undercounted.
+    """
     batch = jax.eval_shape(lambda: task.batch(jax.random.key(0), "train", plan.batch_size))
     variables = jax.eval_shape(lambda b: model.init(jax.random.key(0), b), batch)
 

@@ -18,7 +18,7 @@ from ssa_jax.training.objective import gradient
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
-SIZE = attention.Size(48, batch=2, heads=2, width=8, rounds=1)
+SIZE = attention.Size(48, batch=2, heads=2, width=8, rounds=1, most=1)
 PART = results.Part("Shapes", Table(("rival", "ms"), (("ours", "1.0"),)), ("One round.",))
 
 
@@ -74,7 +74,7 @@ def test_torch_attention_rivals_agree_with_ours(name):
 
 def test_attention_tables_have_a_row_a_rival():
     nothing = dict.fromkeys(attention.TORCH, "not wanted here")
-    part = attention.times(SIZE, (nothing, nothing), most=1)
+    part = attention.times(SIZE, (nothing, nothing))
     assert [row[0] for row in part.table.rows] == list(attention.JAX)
     assert "not wanted here" in part.markdown()
     assert len(attention.simplex_times(4, 8, 1, most=1).table.rows) >= 4

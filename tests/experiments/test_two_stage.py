@@ -316,3 +316,12 @@ def test_interval_of_several_searches_is_over_fresh_seeds():
     found = _estimates(condition)["test_accuracy"]
     assert found["mean"] == pytest.approx(0.75) and len(found["values"]) == 4
     assert found["ci95"] == statistics.mean_ci95([0.6, 0.9])["ci95"]
+
+
+def test_lost_records_of_a_trained_stage_are_named(finished, tmp_path):
+    folder = tmp_path / "lost"
+    shutil.copytree(finished[0], folder)
+    kept = [r for r in RunFolder(folder).records() if r["stage"] != "stage2/same/gelu"]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in kept))
+    with pytest.raises(ValueError, match=r"lacks the records of stage2/same/gelu.*Delete"):
+        experiments.run(config(targets=TARGETS), folder)
