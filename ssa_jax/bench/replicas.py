@@ -11,15 +11,15 @@ import functools as ft
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import rich
-import rich.table
 
 from configs import modular_addition, parity
 from ssa_jax import functions
+from ssa_jax.bench import results
+from ssa_jax.bench.results import Part
 from ssa_jax.bench.timing import interleave, ratios
 from ssa_jax.experiments import build
 from ssa_jax.experiments.build import Config, Functions
+from ssa_jax.report.table import Table
 from ssa_jax.training.mesh import make_mesh
 from ssa_jax.training.state import Replicas
 from ssa_jax.training.step import Plan, init_state, make_step
@@ -91,17 +91,34 @@ def spline_ratios(config: Config) -> dict[str, float]:
     return ratios(interleave(rivals, rounds=31), "gelu")
 
 
+def parts(config: Config, name: str) -> list[Part]:
+    """Both tables of one config."""
+    header = ("what", "time, ratio to the first")
+    measured = {
+        f"{name}: M = {config.stage1.replicas} replicas in one program": replica_ratios(config),
+        f"{name}: a step with a spline": spline_ratios(config),
+    }
+    return [
+        Part(title, Table(header, tuple((what, f"{ratio:.2f}") for what, ratio in found.items())))
+        for title, found in measured.items()
+    ]
+
+
 def main() -> None:
-    """Prints both tables for both demo configs."""
-    jnp.zeros(()).block_until_ready()
-    table = rich.table.Table("config", "what", "time, ratio to the first", title=f"{jax.devices()[0].device_kind}")
-    for name, module in (("parity", parity), ("modular_addition", modular_addition)):
-        config = module.get_config()
-        for measured in (replica_ratios(config), spline_ratios(config)):
-            for what, ratio in measured.items():
-                table.add_row(name, what, f"{ratio:.2f}")
-            table.add_section()
-    rich.print(table)
+    """Measures both demo configs, prints, and writes the section of the document of results."""
+    chosen = results.arguments(__doc__)
+    configs = {"parity": parity.get_config(), "modular addition": modular_addition.get_config()}
+    if chosen.quick:
+        configs = {name: _quick(config) for name, config in list(configs.items())[:1]}
+    found = [part for name, config in configs.items() for part in parts(config, name)]
+    for part in found:
+        results.show(part)
+    results.publish(chosen.results, "Replicas", found)
+
+
+def _quick(config: Config) -> Config:
+    config.stage1.replicas = 2
+    return config
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 import rich
 import rich.markup
 
-from ssa_jax.bench.torch_rivals import cores
+from ssa_jax.bench.torch_rivals import WAITING, cores
 from ssa_jax.report.run_folder import environment, write_atomic
 from ssa_jax.report.table import Table
 
@@ -85,11 +85,12 @@ def conditions() -> str:
     module = sys.modules["__main__"].__spec__
     command = shlex.join(["python", "-m", module.name if module else "?", *sys.argv[1:]])
     kept = ", ".join(f"{name} {versions[name]}" for name in ("python", "jax", "torch", "entmax") if name in versions)
+    waiting = f" ({WAITING}={os.environ[WAITING]})" if WAITING in os.environ else ""
     load = f"load average {os.getloadavg()[0]:.1f} at the end" if hasattr(os, "getloadavg") else ""
     return (
         f"`{command}`, {datetime.date.today():%Y-%m-%d}, commit `{here['commit'][:12]}`"
         f"{' with changes' if here['commit'].endswith('-dirty') else ''}.\n"
-        f"{processor()}, {cores()} cores for XLA and as many threads for torch; {kept}; {load}."
+        f"{processor()}, {cores()} cores for XLA and as many threads for torch{waiting}; {kept}; {load}."
     )
 
 

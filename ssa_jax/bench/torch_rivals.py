@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 Rival = Callable[..., Any]
+WAITING = "OMP_WAIT_POLICY"
 
 
 def cores() -> int:
@@ -24,6 +25,9 @@ def why_not() -> str:
         return "torch is not installed (pip install -e '.[bench]')"
     if jax.default_backend() != "cpu":
         return f"torch's rivals run on the CPU, XLA on {jax.default_backend()}"
+    # torch's threads spin while they wait: where another process holds a core, a step of small matrices took 80 times
+    # as long as with sleeping ones. Read when torch is loaded; what the user set stays.
+    os.environ.setdefault(WAITING, "passive")
     import torch
 
     torch.set_num_threads(cores())
