@@ -67,8 +67,6 @@ def search(session: Session, config: Config, group: str, seed: int, cost: str) -
     )
     trained = session.train(stage, None, cost)
     arch = jax.device_get(trained.state.arch)
-    if not arch:
-        raise ValueError("Stage 1 has nothing to learn: no function of the model is learnable. See functions.mlp.")
     examples = task.examples("validation")
     visits = _visits(model, arch, trained.state.weights, examples["inputs"])
     initial = jax.jit(lambda: model.init(jax.random.key(0), examples)["arch"])()

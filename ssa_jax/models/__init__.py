@@ -77,7 +77,7 @@ def get(name: str, **chosen: Any) -> Model:
     builder = _REGISTRY.builder(name)
     for option in chosen:
         if option not in options(name):
-            raise no_such(f"option of model {name!r}:", option, options(name))
+            raise no_such(f"option of model {name!r}", option, options(name))
     module = builder(**chosen, causal=False) if name == "encoder" else builder(**chosen)
     module.check()
     return Model(module)
